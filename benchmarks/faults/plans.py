@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from slurm_hadar.controller.actuation.apply import batch_of_entry, copies_of, steering_of
+from slurm_hadar.controller.actuation.entry_details import batch_of_entry, copies_of, steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.plan_file import JobPlan

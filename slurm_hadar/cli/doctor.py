@@ -10,13 +10,11 @@ from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
     cluster_of,
-    is_controllers_user,
     load_to_ask,
     owned,
     print_json,
-    reader_of,
 )
-from slurm_hadar.cli.status import asked
+from slurm_hadar.cli.status import answered
 from slurm_hadar.config import Config
 from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.domain.errors import UsageError
@@ -45,22 +43,17 @@ def doctor(
     owner what Slurm and the job's own files say.
     """
     checked_id(job)
-    found = _story(load_to_ask(config), job)
+    found = _report(load_to_ask(config), job)
     if as_json:
         print_json("doctor", asdict(found))
     else:
         text.console().print(format_report(found, everything))
 
 
-def _story(site: Config, job: str) -> JobReport:
-    ours, answer = is_controllers_user(site), None
-    if not ours or site.ignored:
-        answer = asked(site, "doctor", JobReport, job)
-    if answer is None and ours:
-        with reader_of(site) as controller:
-            return job_report.of_controller(controller, job)
-    mine = answer or job_report.of_owner(site, cluster_of(site), job, time.time())
-    if mine is None:
+def _report(site: Config, job: str) -> JobReport:
+    found = answered(site, "doctor", JobReport, job, job_report.of_controller)
+    found = found or job_report.of_owner(site, cluster_of(site), job, time.time())
+    if found is None:
         owned(site)
         raise UsageError(f"Slurm shows no job {job} of yours; see squeue --me")
-    return mine
+    return found

@@ -10,7 +10,7 @@ from slurm_hadar.cli.common import JsonOption, print_json
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.idle import page
-from slurm_hadar.reports.text import console
+from slurm_hadar.reports.text import console, figures_table
 from slurm_hadar.simulator.idle import IdleOutcome, policy_of, replay
 from slurm_hadar.simulator.idle_charges import charges
 from slurm_hadar.simulator.idle_fragments import read_fragments, write_fragments
@@ -105,11 +105,9 @@ def idle_trace(
 
 
 def _table(done: list[IdleOutcome]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     heads = ("POLICY", "EFFICIENCY", "RESCALES", "PREEMPTIONS", "LOST", "RESCALING", "UNUSED",
              "FINISHED", "DECIDE ms", "MAX ms")  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="left" if head == "POLICY" else "right", no_wrap=True)
+    table = figures_table(heads)
     for one in done:
         figures = one.summary()
         table.add_row(

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.simulation import Simulated
+from slurm_hadar.reports.text import figures_table
 from slurm_hadar.simulator.outcome import Outcome
 
 _MOST_NAMED = 10
@@ -65,7 +66,6 @@ def for_page(one: Outcome) -> Simulated:
 
 def table(done: Sequence[Outcome]) -> Table:
     """A row for each policy."""
-    found = Table(box=None, pad_edge=False, header_style="bold")
     heads: tuple[str, ...] = (
         "POLICY", "ORDER", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "USED",
         "MOVES", "WORST RHO", "JAIN", "DECIDE s", "WALL s",
@@ -74,8 +74,7 @@ def table(done: Sequence[Outcome]) -> Table:
     heads += ("NETWORK",) if network else ()
     apart = any(one.unmanaged_jct_s.size for one in done)
     heads += ("MANAGED h", "UNMANAGED h") if apart else ()
-    for head in heads:
-        found.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
+    found = figures_table(heads, names=2)
     for one in done:
         figures = one.summary()
         found.add_row(

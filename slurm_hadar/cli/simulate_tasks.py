@@ -10,7 +10,7 @@ from slurm_hadar.cli.common import ConfigOption, JsonOption, load_if_any, print_
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.text import console
+from slurm_hadar.reports.text import console, figures_table
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.tasks import TaskCosts, TaskOutcome, from_workload
 from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
@@ -63,11 +63,9 @@ def tasks(
 
 
 def _table(done: Sequence[TaskOutcome]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     heads = ("POLICY", "WEIGHTED JCT h", "MEAN JCT h", "P99 h", "MAKESPAN h", "USED", "SWITCHES",
              "WALL s")  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="left" if head == "POLICY" else "right", no_wrap=True)
+    table = figures_table(heads)
     for one in done:
         figures = one.summary()
         table.add_row(

@@ -37,6 +37,7 @@ from slurm_hadar.controller.presentation import (
 )
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.reports import status as report
@@ -153,12 +154,7 @@ def explain(
 
 def explanation(site: Config, job: str) -> Explanation:
     """What the caller may know of one job. Raises HadarError."""
-    ours, answer = is_controllers_user(site), None
-    if not ours or site.ignored:
-        answer = asked(site, "explain", Explanation, job)
-    if answer is None and ours:
-        with reader_of(site) as controller:
-            return job_explanation.explanation_of(controller, job)
+    answer = answered(site, "explain", Explanation, job, job_explanation.explanation_of)
     if answer:
         return answer
     try:
@@ -168,6 +164,20 @@ def explanation(site: Config, job: str) -> Explanation:
         if name:
             raise UsageError(f"{error}; run: sudo -u {name} hadar explain {job}") from None
         raise
+
+
+def answered(
+    site: Config, command: str, kind: type[_T], job: str, read: Callable[[Controller, str], _T]
+) -> _T | None:
+    """What the controller of this host answers of a job, and what its user reads without it; None
+    for another user where none answers. Raises HadarError where it refuses."""
+    ours, answer = is_controllers_user(site), None
+    if not ours or site.ignored:
+        answer = asked(site, command, kind, job)
+    if answer is None and ours:
+        with reader_of(site) as controller:
+            return read(controller, job)
+    return answer
 
 
 def asked(

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 
 from slurm_hadar.profiles.gpu_sampling import GpuReader, GpuUse, SampledGpu, SampleWindow
 
@@ -38,12 +37,7 @@ class SamplingThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Look once more and end."""
         self._stop.set()
         self._thread.join(timeout=10)

@@ -160,6 +160,14 @@ def _section(title: str, body: RenderableType | None) -> list[RenderableType]:
     return [] if body is None else [Text(""), Text(title, style="bold"), body]
 
 
+def figures_table(heads: Sequence[str], names: int = 1) -> Table:
+    """An empty table of figures, whose first ``names`` columns are text."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, head in enumerate(heads):
+        table.add_column(head, justify="left" if at < names else "right", no_wrap=True)
+    return table
+
+
 def _pairs(pairs: Sequence[tuple[str, str]]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     for key, value in pairs:

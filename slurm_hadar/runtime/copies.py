@@ -29,7 +29,7 @@ from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_settings import CopiesSettings, Rule
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracker
-from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
+from slurm_hadar.runtime.core import SessionCore, SessionOptions, all_work, say
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
@@ -91,8 +91,7 @@ class Copies:
     ) -> None:
         if dataset_size < 1 or seed < 0 or batch < 1:
             raise UsageError("dataset_size >= 1, batch >= 1 and seed >= 0 are needed")
-        if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
-            raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
+        total = all_work(epochs, samples, dataset_size)
         self._model, self._optimizer, self._state_rule = model, optimizer, optimizer_state
         core = SessionCore(SessionOptions(name, gpus, every_s, signal, nonfinite, log))
         self._signals: Signals = core.signals
@@ -121,7 +120,6 @@ class Copies:
         self._state = State(dataset_size, seed, batch, batch)
         self._random: dict[str, Any] | None = None
         self._tracker: Tracker | None = None
-        total = samples if samples is not None else (epochs or 0) * dataset_size
         self._ledger = Ledger(self._state, total)
         if self.first:
             parts = stateful_parts(model, optimizer, scheduler, None, also or {})

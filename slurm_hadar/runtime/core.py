@@ -50,6 +50,13 @@ class SessionOptions:
             raise UsageError("background=True writes shards, which sharded=False forbids")
 
 
+def all_work(epochs: int | None, samples: int | None, dataset_size: int) -> int:
+    """Samples of a whole training. Raises UsageError unless exactly one of the two says it."""
+    if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
+        raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
+    return samples if samples is not None else (epochs or 0) * dataset_size
+
+
 class SessionCore:
     """One process of one attempt, as Slurm and the controller see it.
 

@@ -19,7 +19,8 @@ from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, Say, State
 from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
-from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
+from slurm_hadar.runtime.planned_batch import ChosenBatch
+from slurm_hadar.runtime.steering import TrainingSteering
 
 
 class HostedStore(CheckpointStore):

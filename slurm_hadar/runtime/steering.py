@@ -3,14 +3,11 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import host, in_step, seconds
 from slurm_hadar.exchange.plan_file import JobPlan, save_wish
 from slurm_hadar.exchange.progress import Ack, Progress
-from slurm_hadar.runtime import batches, samples
+from slurm_hadar.runtime import samples
 from slurm_hadar.runtime.attempts import Superseded
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State
 from slurm_hadar.runtime.core import SessionCore
@@ -18,6 +15,7 @@ from slurm_hadar.runtime.finite import NOT_FINITE, LossWatch
 from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
+from slurm_hadar.runtime.planned_batch import ChosenBatch, PlannedBatch
 from slurm_hadar.runtime.ranks import Agreement
 from slurm_hadar.runtime.samples import Segment
 
@@ -25,18 +23,6 @@ _PAUSE_S = 10.0
 _LOOK_S = 0.05
 _CHECK_S, _AGAIN_S = 5.0, 30.0
 """How often an attempt looks whether it is superseded and whether its loss is finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenBatch:
-    """That a plan may choose the global batch, ``least`` to ``most`` samples, and how the learning
-    rate follows; see :func:`slurm_hadar.runtime.batches.rate_factor`."""
-
-    least: int
-    most: int
-    optimizer: Any
-    scheduler: Any
-    rule: batches.LearningRateRule
 
 
 class TrainingSteering:
@@ -53,7 +39,8 @@ class TrainingSteering:
         batch: ChosenBatch | None = None,
         noise: NoiseScale | None = None,
     ) -> None:
-        self._state, self._store, self._chosen, self._noise = state, store, batch, noise
+        self._state, self._store, self._noise = state, store, noise
+        self._batch = PlannedBatch(batch, state, core) if batch is not None else None
         self._ranks, self._signals, self._exchange = core.ranks, core.signals, core.exchange
         self._emulation, self._gpus, self._say = core.emulation, core.gpus, core.say
         options = core.options
@@ -69,7 +56,6 @@ class TrainingSteering:
         self._acked: Ack | None = None
         self._answered: set[str] = set()
         self._restart_s: float | None = None
-        self._refused = 0
         self._digest, self._agreed, self._until_agreement = 0, state.samples, 1
 
     def take_over(self, reload: Callable[[], None]) -> None:
@@ -99,11 +85,9 @@ class TrainingSteering:
 
     def begin(self) -> None:
         """The training starts or goes on now."""
-        if self._chosen is not None:
-            plan = self._exchange.plan(now=True) if self._exchange else None
-            within = min(max(self._state.batch, self._chosen.least), self._chosen.most)
-            wanted = self._wanted_batch(plan) or within
-            self._change_batch(self._ranks.agree(asked=False, leave=False, batch=wanted).batch)
+        if self._batch is not None:
+            first = self._batch.first(self._exchange.plan(now=True) if self._exchange else None)
+            self._change_batch(self._ranks.agree(asked=False, leave=False, batch=first).batch)
         if self._emulation is not None:
             self._emulation.start(self._state.owed)
         self._saved_at = time.monotonic()
@@ -179,7 +163,7 @@ class TrainingSteering:
             asked=self._signals.asked or bool(self._nonce(plan)),
             leave=self._signals.leave or self._ended,
             due=time.monotonic() - self._saved_at >= self._every_s,
-            batch=self._wanted_batch(plan),
+            batch=self._batch.wanted(plan) if self._batch is not None else 0,
             digest=self._digest,
             step_s=self._meter.step_s,
             superseded=superseded is not None,
@@ -263,40 +247,9 @@ class TrainingSteering:
         if self._emulation is not None:
             self._emulation.shift(idle)
 
-    def _wanted_batch(self, plan: JobPlan | None) -> int:
-        """The global batch that the plan asks for and the job allows, 0: leave it.
-
-        A plan that asks to save speaks of the next attempt.
-        """
-        chosen = self._chosen
-        if chosen is None or plan is None or plan.batch in (None, self._state.batch):
-            return 0
-        assert plan.batch is not None
-        if plan.save and self._exchange is not None and plan.restarts == self._exchange.restarts:
-            return 0
-        if chosen.least <= plan.batch <= chosen.most:
-            return plan.batch
-        if self._refused != plan.batch:
-            self._refused = plan.batch
-            allowed = f"{chosen.least} to {chosen.most}"
-            self._say(f"the plan's batch {plan.batch} is not taken; allowed are {allowed}")
-        return 0
-
     def _change_batch(self, batch: int) -> None:
-        state, chosen = self._state, self._chosen
-        if chosen is None or not batch or batch == state.batch:
-            return
-        try:
-            factor, rule = batches.rate_factor(chosen.rule, chosen.optimizer, state.batch, batch)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        batches.scale_rate(chosen.optimizer, chosen.scheduler, factor)
-        self._say(
-            f"global batch {state.batch} -> {batch} at {state.samples} samples; "
-            f"learning rate x {factor:g} ({rule})"
-        )
-        state.batch = batch
-        self._meter.restart()
+        if self._batch is not None and self._batch.change(batch):
+            self._meter.restart()
 
     def settle(self) -> None:
         """Note what was trained since the processes agreed last; in every process alike."""

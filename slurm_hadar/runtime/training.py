@@ -19,11 +19,12 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, checkpoint, samples
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State, stateful_parts
-from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
+from slurm_hadar.runtime.core import SessionCore, SessionOptions, all_work, say
 from slurm_hadar.runtime.leaving import fail_at_exit
 from slurm_hadar.runtime.noise import NoiseScale
+from slurm_hadar.runtime.planned_batch import ChosenBatch
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.steering import ChosenBatch, TrainingSteering
+from slurm_hadar.runtime.steering import TrainingSteering
 from slurm_hadar.runtime.stores import has_shards, open_store
 
 
@@ -97,9 +98,7 @@ class Training:
             raise UsageError(f"batch={batch}: a number above 0, or a range (least, most)")
         if dataset_size < 1 or seed < 0 or schedule not in ("epoch", "step"):
             raise UsageError("dataset_size >= 1, seed >= 0, schedule 'epoch' or 'step' are needed")
-        if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
-            raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
-        self.total = samples if samples is not None else (epochs or 0) * dataset_size
+        self.total = all_work(epochs, samples, dataset_size)
         """Samples of all the work."""
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
         self._scaler, self._schedule = scaler, schedule
@@ -108,12 +107,7 @@ class Training:
         core.join()
         self._signals, self._ranks = core.signals, core.ranks
         spread = has_shards(model)
-        wrapped = type(model).__name__ == "DistributedDataParallel"
-        if self._ranks.size > 1 and not wrapped and not spread:
-            raise UsageError(
-                f"{self._ranks.size} processes train together: wrap the model in "
-                "torch.nn.parallel.DistributedDataParallel, or shard it by fully_shard"
-            )
+        _check_wrapped(model, self._ranks.size, spread)
         core.find_gpus(model)
         self.gpus = core.gpus
         """GPUs that train together."""
@@ -124,15 +118,8 @@ class Training:
         self._per_gpu = per_gpu
         self._random: dict[str, Any] | None = None
         self._load(store)
-        before = core.exchange.before if core.exchange else None
-        self._noise = NoiseScale(
-            optimizer,
-            self._ranks.size,
-            first=self._ranks.first,
-            # Of a sharded model no process has the gradients of its own samples alone.
-            active=low < high and not spread,
-            before=before.noise_scale if before else None,
-        )
+        # Of a sharded model no process has the gradients of its own samples alone.
+        self._noise = _noise_scale(core, optimizer, active=low < high and not spread)
         chosen = ChosenBatch(low, high, optimizer, scheduler, learning_rate)
         self._steering = TrainingSteering(core, self._state, store, chosen, self._noise)
         self._store = store
@@ -353,3 +340,23 @@ class Training:
                 f"checkpoint {store.path} holds copies' work with gaps in it; go on with Copies"
             )
         state.per_gpu = self._per_gpu or state.per_gpu
+
+
+def _check_wrapped(model: Any, processes: int, spread: bool) -> None:
+    """Raises UsageError for several processes whose gradients are not averaged."""
+    if processes > 1 and type(model).__name__ != "DistributedDataParallel" and not spread:
+        raise UsageError(
+            f"{processes} processes train together: wrap the model in "
+            "torch.nn.parallel.DistributedDataParallel, or shard it by fully_shard"
+        )
+
+
+def _noise_scale(core: SessionCore, optimizer: Any, *, active: bool) -> NoiseScale:
+    before = core.exchange.before if core.exchange else None
+    return NoiseScale(
+        optimizer,
+        core.ranks.size,
+        first=core.ranks.first,
+        active=active,
+        before=before.noise_scale if before else None,
+    )

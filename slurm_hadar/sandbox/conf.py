@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.sandbox import accounting
-from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.places import SandboxPaths
 
 _EMULATION = "slurm_hadar.sandbox.gpu_emulation"
@@ -87,15 +87,18 @@ def slurm_conf(layout: Layout, places: SandboxPaths, values: Values) -> str:
         lines += _sleeping(values.release)
     for group in layout.groups:
         lines += _nodes(group, values)
-    for partition in layout.all_partitions:
-        members = [g for g in layout.groups if not partition.groups or g.prefix in partition.groups]
-        lines.append(
-            f"PartitionName={partition.name} Nodes={','.join(g.expression for g in members)} "
-            f"Default={'YES' if partition.default else 'NO'} PriorityTier={partition.tier} "
-            f"PreemptMode={'REQUEUE' if partition.preempted else 'OFF'} "
-            "DefaultTime=01:00:00 MaxTime=1-00:00:00 State=UP"
-        )
+    lines += [_partition(one, layout) for one in layout.all_partitions]
     return "\n".join(lines) + "\n"
+
+
+def _partition(partition: PartitionSpec, layout: Layout) -> str:
+    members = [g for g in layout.groups if not partition.groups or g.prefix in partition.groups]
+    return (
+        f"PartitionName={partition.name} Nodes={','.join(g.expression for g in members)} "
+        f"Default={'YES' if partition.default else 'NO'} PriorityTier={partition.tier} "
+        f"PreemptMode={'REQUEUE' if partition.preempted else 'OFF'} "
+        "DefaultTime=01:00:00 MaxTime=1-00:00:00 State=UP"
+    )
 
 
 def _sleeping(release: tuple[int, int]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import random
 import socket
-from types import TracebackType
 
 from slurm_hadar.domain.errors import HadarError
 
@@ -46,12 +45,7 @@ class Ports:
         """Hold the ports within the block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Let them go."""
         self.close()
 

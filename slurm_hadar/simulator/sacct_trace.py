@@ -61,27 +61,7 @@ def read(
     Steps of jobs are skipped; jobs without GPUs, never started or still running are named in
     ``left_out``. Raises UsageError naming the file and the line.
     """
-    known = models or ModelNames()
-    found: list[_Past] = []
-    left_out: list[str] = []
-    seen: dict[str, int] = {}
-    for row in rows(text, name, NEEDED, delimiter="|"):
-        if "." in row.text("JobID"):
-            continue
-        id_ = row.name("JobID")
-        past = _past(row, known)
-        if isinstance(past, str):
-            left_out.append(f"line {row.line}: job {id_} {past}")
-            continue
-        if past.id in seen:
-            raise row.error(
-                f"job {past.id} stands on line {seen[past.id]} already; run sacct without -D"
-            )
-        seen[past.id] = row.line
-        found.append(past)
-    if left_out and not found:
-        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        raise UsageError(f"{name} has no job to simulate; {left_out[0]}{more}")
+    found, left_out = _jobs(text, name, models or ModelNames())
     requests = np.array([past.gpus for past in found], dtype=np.int64)
     counts = tuple(sorted(set(requests.tolist()))) or (1,)
     rate = np.zeros((len(found), len(types), len(counts)))
@@ -115,6 +95,31 @@ def read(
             accounts=tuple(past.row.word("Account") for past in found),
         ),
     )
+
+
+def _jobs(text: str, name: str, known: ModelNames) -> tuple[list[_Past], list[str]]:
+    """The jobs that ran on GPUs, and why each other one is left out."""
+    found: list[_Past] = []
+    left_out: list[str] = []
+    seen: dict[str, int] = {}
+    for row in rows(text, name, NEEDED, delimiter="|"):
+        if "." in row.text("JobID"):
+            continue
+        id_ = row.name("JobID")
+        past = _past(row, known)
+        if isinstance(past, str):
+            left_out.append(f"line {row.line}: job {id_} {past}")
+            continue
+        if past.id in seen:
+            raise row.error(
+                f"job {past.id} stands on line {seen[past.id]} already; run sacct without -D"
+            )
+        seen[past.id] = row.line
+        found.append(past)
+    if left_out and not found:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise UsageError(f"{name} has no job to simulate; {left_out[0]}{more}")
+    return found, left_out
 
 
 def _limit_s(past: _Past) -> float:

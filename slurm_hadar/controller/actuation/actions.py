@@ -115,7 +115,7 @@ def _claimed(
     """Moves whose place a job that waits would take, with the reason.
 
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
-    next. So a job moves only to what nobody who waits can use, alone or together with what all
+    next. So a job moves only to what no waiting job can use, alone or together with what all
     moves of this tick leave, with CPUs and memory that are free beside it, and to no node that
     another moved job leaves. ``guards.preempt`` lets it move to what other moved jobs leave as
     well.
@@ -163,15 +163,19 @@ def _claimed(
             if not beside.take(action.job, action.fields, list(place), set(own)):
                 found[action.job.id] = "the CPUs or the memory that it needs there are not free yet"
                 continue
-            for name, gpus in place.items():
-                for kind, count in gpus.items():
-                    from_others = count - own.get(name, {}).get(kind, 0)
-                    left[name][kind] -= max(0, from_others)
+            _take(left, place, own)
             crossing.add(action.job, place)
             continue
         taker = next(((takers | later)[name] for name in place if name in takers | later), "")
         found[action.job.id] = _not_free(taker, planned & place.keys())
     return found
+
+
+def _take(left: pending_demand.Free, place: Place, own: Place) -> None:
+    """Take a place from what is free, but for what the job itself leaves there."""
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            left[name][kind] -= max(0, count - own.get(name, {}).get(kind, 0))
 
 
 def _not_free(taker: str, planned: Collection[str]) -> str:

@@ -13,6 +13,11 @@ from types import MappingProxyType
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.entry_details import (
+    action_details,
+    hint_details,
+    move_details,
+)
 from slurm_hadar.controller.actuation.hints import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
@@ -36,8 +41,6 @@ UNDO, UNDONE = "undo", "its placement could not be carried out; its owner's requ
 """A placement that is taken back, in the journal; see repair."""
 _TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
 """Of how Slurm says that a job fits nowhere in its partitions: an update has changed them then."""
-_ENTRIES = 50
-"""Of a job's journal that are looked at: its last move is among them."""
 _OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
 
 
@@ -149,22 +152,7 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
     # First, with what was kept before: should we die while these are kept, the next tick knows
     # that they were not sent.
     with context.store.transaction():
-        entries = [
-            [
-                context.store.begin(
-                    a.job.id,
-                    a.kind.value,
-                    "sent",
-                    now,
-                    {
-                        **_details(a),
-                        "before": steering.merge("", before.get(a.job.id, Steering())),
-                    },
-                )
-                for a in group
-            ]
-            for group in groups.values()
-        ]
+        entries = [[_begin(context, a, before, now) for a in group] for group in groups.values()]
     updates = []
     for name, group in groups.items():
         sent = [context.update(a.job, dict(a.fields), a.steering) for a in group]
@@ -177,32 +165,49 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
     complaints, refused = [], set()
     with context.store.transaction():
         for group, opened, error in zip(groups.values(), entries, errors, strict=True):
-            outcome = "done"
-            if error is not None:
-                outcome = f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
-            elif any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):
-                outcome = f"{_UNFIT}: {group[0].job.reason}"
+            outcome = _outcome(group, error)
             for entry in opened:
                 context.store.end(entry, outcome, now)
-            if error is None:
-                continue
-            refused |= {action.job.id for action in group}
-            complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
-            for job, ours in [*((a.job, a.steering) for a in group), *_of_array(group)]:
-                # Nobody else shall be taken for the author of what was not changed, and what Slurm
-                # may have taken, or may not have taken back, must be given back one day: fields as
-                # well as the begin time of an earlier release.
-                unchanged = before.get(job.id, Steering())
-                was = {**ours.was, **unchanged.was}
-                maybe = replace(
-                    unchanged,
-                    was=was,
-                    wrote={**was, **ours.wrote},
-                    unsure={**was, **unchanged.wrote},
-                    foreign=ours.foreign,
-                )
-                context.keep(job, maybe if _may_be_taken(error) else unchanged)
+            if error is not None:
+                refused |= {action.job.id for action in group}
+                complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
+                _keep_unchanged(context, group, before, error)
     return Sent(tuple(complaints), frozenset(refused))
+
+
+def _begin(context: ActionContext, hint: Action, before: Mapping[str, Steering], now: float) -> int:
+    details = hint_details(hint, before.get(hint.job.id, Steering()))
+    return context.store.begin(hint.job.id, hint.kind.value, "sent", now, details)
+
+
+def _outcome(group: Sequence[Action], error: SlurmError | None) -> str:
+    if error is not None:
+        return f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
+    if any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):
+        return f"{_UNFIT}: {group[0].job.reason}"
+    return "done"
+
+
+def _keep_unchanged(
+    context: ActionContext,
+    group: Sequence[Action],
+    before: Mapping[str, Steering],
+    error: SlurmError,
+) -> None:
+    """No other author shall be assumed for what was not changed, and what Slurm may have taken, or
+    may not have taken back, must be given back one day: fields as well as the begin time of an
+    earlier release."""
+    for job, ours in [*((a.job, a.steering) for a in group), *_of_array(group)]:
+        unchanged = before.get(job.id, Steering())
+        was = {**ours.was, **unchanged.was}
+        maybe = replace(
+            unchanged,
+            was=was,
+            wrote={**was, **ours.wrote},
+            unsure={**was, **unchanged.wrote},
+            foreign=ours.foreign,
+        )
+        context.keep(job, maybe if _may_be_taken(error) else unchanged)
 
 
 def _rises(action: Action) -> bool:
@@ -266,12 +271,8 @@ def ask_to_save(
     declared = action.job.declaration or Declaration()
     asks = declared.asks
     nonce = secrets.token_hex(8)
-    details = {**_details(action), **hopes, "save": nonce, "restarts": action.job.restarts}
-    details["priority"] = action.job.priority + _given_back(context.store, action)
-    details["stood"] = _stood(action, context.steering_of(action.job))
-    details["habit"] = declared.habit
-    if declared.habit == "signal" and asks.grace_s is not None:
-        details["grace_s"] = asks.grace_s
+    of_move = move_details(action, context.steering_of(action.job), context.store)
+    details = {**action_details(action), **hopes, "save": nonce, **of_move}
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     if declared.habit in UNASKED:
         return Sent()
@@ -296,90 +297,8 @@ def ask_to_save(
     return Sent()
 
 
-STOOD_FIELDS = ("Features", "Partition")
-"""What is compared of a job while it moves."""
-
-
-def _stood(action: Action, known: Steering) -> dict[str, str]:
-    """Features and Partition of the request as the job's requeue shows them again. The list of
-    partitions is known only where we wrote it: of a job that runs Slurm shows one. What Slurm may
-    not have taken is not known."""
-    written = {key: value for key, value in known.wrote.items() if key not in known.unsure}
-    found = {"Features": action.job.features, **written}
-    return {key: value for key, value in found.items() if key in STOOD_FIELDS}
-
-
-def _given_back(store: Store, action: Action) -> int:
-    """Priority that the last move of a running job took from it, and that it had by its Nice until
-    it ran: Slurm shows it without that now, and after each further move it would have less."""
-    job, found = action.job, 0
-    if "Nice" in action.steering.was:
-        # It still has it.
-        return 0
-    for entry in store.history(job.id, _ENTRIES):
-        fields, restarts = entry.details.get("fields"), entry.details.get("restarts")
-        if entry.kind == Kind.MOVE.value and restarts != job.restarts:
-            # Another requeue than that of the move took away what was given back.
-            return found if restarts == job.restarts - 1 else 0
-        own_again = entry.kind == Kind.HINT.value and isinstance(fields, dict) and "Nice" in fields
-        if own_again and not found:
-            before = steering.decode(str(entry.details.get("before")))
-            nice = (before.was.get("Nice"), before.wrote.get("Nice")) if before else (None, None)
-            with contextlib.suppress(TypeError, ValueError):
-                found = max(0, int(nice[0] or "") - int(nice[1] or ""))
-    return 0
-
-
 def write_unmoved_plan(context: ActionContext, job: Job) -> str | None:
     """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
     copies = len(job.gpus) if may_have_copies(job) else 1
     plan = JobPlan(job.id, gpus=context.held(job), reason="stays", copies=copies)
     return context.write_plan(job, plan)
-
-
-def _details(action: Action) -> dict[str, object]:
-    ours = action.steering
-    return {
-        "fields": dict(action.fields),
-        "gpus": dict(ours.gpus),
-        "nodes": {node: dict(gpus) for node, gpus in ours.nodes.items()},
-        "moves": ours.moves,
-        "was": dict(ours.was),
-        "wrote": dict(ours.wrote),
-        "foreign": list(ours.foreign),
-        "priority": action.job.priority,
-        "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
-        "reason": action.reason,
-        "copies": action.placement.copies if action.placement else 1,
-        "shares": list(action.placement.shares) if action.placement else [],
-        "batch": action.placement.batch if action.placement else None,
-    }
-
-
-def steering_of(details: object, now: float) -> Steering:
-    """The steering that a journal entry was about to write."""
-    found = details if isinstance(details, dict) else {}
-    return Steering(
-        gpus=found.get("gpus", {}),
-        nodes=found.get("nodes", {}),
-        time=now,
-        moves=int(found.get("moves", 0)),
-        was=found.get("was", {}),
-        wrote=found.get("wrote", {}),
-        foreign=tuple(found.get("foreign", ())),
-        batch=batch_of_entry(found) or 0,
-    )
-
-
-def copies_of(details: Mapping[str, object]) -> tuple[int, tuple[float, ...]]:
-    """Copies and their shares that a journal entry meant."""
-    copies, shares = details.get("copies", 1), details.get("shares", [])
-    if not isinstance(copies, int) or not isinstance(shares, list):
-        return 1, ()
-    return copies, tuple(float(share) for share in shares)
-
-
-def batch_of_entry(details: Mapping[str, object]) -> int | None:
-    """The global batch that a journal entry meant, None: as the job has it."""
-    batch = details.get("batch")
-    return batch if isinstance(batch, int) else None

@@ -44,12 +44,14 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 @dataclass(frozen=True)
 class Hint:
     """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
-    ``nice`` other than its owner's, where it has another job's place in the queue; and for what a
-    shorter list makes it ``wait``."""
+    ``nice`` other than its owner's, where it has another job's place in the queue; for what a
+    shorter list makes it ``wait``; and whether it was ``preempted``, and may start before the begin
+    time that Slurm gave it when it requeued it."""
 
     partitions: tuple[str, ...] = ()
     nice: str = ""
     wait: "Wait | None" = None
+    preempted: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,27 +88,15 @@ def hints(
 
     ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue.
     """
-    waiting = [
-        target
-        for target in snapshot.schedulable.values()
-        if target.job.state is JobState.PENDING and not target.starting
-    ]
-    waiting.sort(
-        key=lambda one: (pending_demand.rank(one.job, seen), -one.job.submit_s), reverse=True
-    )
+    waiting = _waiting(snapshot, seen)
     wanted = {id_: Hint(nice=nice) for id_, nice in nices.items()}
-    # Tasks of an array that Slurm keeps in one record are one job to it, and stay one.
-    records: dict[str, list[SchedulableJob]] = {}
-    for target in waiting:
-        job = target.job
-        records.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
     left, deep = queue_head.MOST_RECORDS, list[list[SchedulableJob]]()
     unfit: dict[str, tuple[str, ...]] = {}
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(seen)
     waits = expected_waits(seen, snapshot, empty) if may_wait and not seen.in_order else {}
     known = PreferenceInput(snapshot, plan, seen, config, empty, waits)
-    for targets in records.values():
+    for targets in _records(waiting):
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
         preference = preferred(placed, known)
         # Behind the head of the queue no job gets a list.
@@ -127,41 +117,56 @@ def hints(
             deep.append(targets)
     deep_ones = queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config)
     back = [
-        *_taken_back(unfit, "it fits in no node of a partition", wanted, snapshot, seen, config),
-        *_taken_back(deep_ones, _DEEP, wanted, snapshot, seen, config),
+        *_taken_back(unfit, "it fits in no node of a partition", wanted, known),
+        *_taken_back(deep_ones, _DEEP, wanted, known),
     ]
     gone = {action.job.id for action in back}
     ids = [one.job.id for one in waiting if one.job.id not in gone]
-    ids += snapshot.excluded
-    found = _sent(ids, wanted, snapshot.excluded, seen, refused)
-    started = [
-        target.job
-        for target in snapshot.schedulable.values()
-        if target.job.state is JobState.RUNNING and not target.starting
-    ]
-    again = (_after_a_move(job, seen) for job in started if not _refused(job, seen, refused))
+    found = _sent([*ids, *snapshot.excluded], wanted, snapshot.excluded, seen, refused)
     found += [action for action in back if not _refused(action.job, seen, refused)]
-    return [*found, *(action for action in again if action is not None)]
+    return [*found, *_after_moves(snapshot, seen, refused)]
+
+
+def _waiting(snapshot: Snapshot, seen: Observed) -> list[SchedulableJob]:
+    """The jobs that wait, in Slurm's order."""
+    found = [
+        target
+        for target in snapshot.schedulable.values()
+        if target.job.state is JobState.PENDING and not target.starting
+    ]
+    return sorted(
+        found,
+        key=lambda one: (pending_demand.rank(one.job, seen), -one.job.submit_s),
+        reverse=True,
+    )
+
+
+def _records(waiting: Iterable[SchedulableJob]) -> Iterable[list[SchedulableJob]]:
+    """The jobs by record: tasks of an array that Slurm keeps in one are one job to it, and stay
+    one."""
+    found: dict[str, list[SchedulableJob]] = {}
+    for target in waiting:
+        job = target.job
+        found.setdefault(str(job.raw_id) if job.array_tasks else job.id, []).append(target)
+    return found.values()
 
 
 def _taken_back(
     typed: Mapping[str, tuple[str, ...]],
     why: str,
     wanted: Mapping[str, Hint],
-    snapshot: Snapshot,
-    seen: Observed,
-    config: Config,
+    known: PreferenceInput,
 ) -> list[Action]:
     """These jobs with the partitions that their owner typed, and with the features of the types
     that the owner declared, where the list alone said them."""
-    found = []
+    seen, config, found = known.seen, known.config, []
     for id_, names in typed.items():
         job, steered = seen.jobs[id_], seen.steered(id_)
         fields = _with_nice(
             job_updates.undo_fields(job, steered), job, wanted.get(id_, Hint()).nice
         )
         fields["Partition"] = ",".join(names)
-        target = snapshot.schedulable[id_]
+        target = known.snapshot.schedulable[id_]
         kinds = [kind for kind in config.gpu_types if accepts(target, kind, config)]
         no_features = not (job.features or target.request.constraint or "Features" in fields)
         if no_features and len(kinds) < len(config.gpu_types):
@@ -180,6 +185,18 @@ def unfit(job: Job, seen: Observed) -> bool:
     return job.reason.split(",")[0] in UNFIT and "Partition" in job_updates.undo_fields(
         job, seen.steered(job.id)
     )
+
+
+def _after_moves(
+    snapshot: Snapshot, seen: Observed, refused: Mapping[str, Refusals]
+) -> list[Action]:
+    started = [
+        target.job
+        for target in snapshot.schedulable.values()
+        if target.job.state is JobState.RUNNING and not target.starting
+    ]
+    found = (_after_a_move(job, seen) for job in started if not _refused(job, seen, refused))
+    return [action for action in found if action is not None]
 
 
 def _after_a_move(job: Job, seen: Observed) -> Action | None:
@@ -212,10 +229,10 @@ def restored(
 ) -> list[Action]:
     """What makes the requests of these jobs their owners' again, where they wait.
 
-    ``excluded``: those that are not steered, with the reason; ``preempted``: those that may start
-    before the begin time that Slurm gave them when it requeued them.
+    ``excluded``: those that are not steered, with the reason; ``preempted``: see :class:`Hint`.
     """
-    return _sent(ids, {}, excluded, seen, refused, preempted)
+    again = dict.fromkeys(preempted, Hint(preempted=True))
+    return _sent(ids, again, excluded, seen, refused)
 
 
 def _sent(
@@ -224,7 +241,6 @@ def _sent(
     excluded: Mapping[str, str],
     seen: Observed,
     refused: Mapping[str, Refusals],
-    preempted: Collection[str] = (),
 ) -> list[Action]:
     found = []
     for id_ in ids:
@@ -233,12 +249,12 @@ def _sent(
             continue
         if _refused(job, seen, refused) and not unfit(job, seen):
             continue
-        action = _hint(job, wanted.get(id_, Hint()), excluded.get(id_, ""), seen, id_ in preempted)
+        action = _hint(job, wanted.get(id_, Hint()), excluded.get(id_, ""), seen)
         found += [action] if action is not None else []
     return found
 
 
-def _hint(job: Job, hint: Hint, excluded: str, seen: Observed, preempted: bool) -> Action | None:
+def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     steered, names = seen.steered(job.id), hint.partitions
     fields = _with_nice(job_updates.undo_fields(job, steered), job, hint.nice)
     if "Partition" not in steered.foreign:
@@ -252,7 +268,7 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed, preempted: bool) 
             if steered.wrote.get("Features") == job.features:
                 fields.pop("Features", None)
     leased = obsolete_begin_time(job, steered, seen.now)
-    if leased or preempted:
+    if leased or hint.preempted:
         fields["StartTime"] = at_once(job, seen.now)
     if not fields:
         return None
@@ -261,7 +277,7 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed, preempted: bool) 
         ours = replace(ours, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if leased:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
-    elif preempted:
+    elif hint.preempted:
         why = "it was preempted, and may start again"
     elif "Partition" in fields and hint.wait is not None:
         why = f"{waits_for(ours)}: it ends sooner so than where it could begin before"

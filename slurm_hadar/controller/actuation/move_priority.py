@@ -4,7 +4,8 @@ Nice gives that back."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slurm_hadar.controller.actuation.apply import ActionContext, steering_of
+from slurm_hadar.controller.actuation.apply import ActionContext
+from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState

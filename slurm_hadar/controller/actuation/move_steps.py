@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 
-from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import ended_by
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s, work_at_risk_s

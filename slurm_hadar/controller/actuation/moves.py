@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurm_hadar.controller.actuation import mails, move_priority
-from slurm_hadar.controller.actuation.apply import (
+from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
+from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
-    ActionContext,
     batch_of_entry,
     copies_of,
     steering_of,
-    write_unmoved_plan,
 )
 from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.journal.entry import Entry
@@ -224,6 +223,19 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     return steering_store.changed_by_others(job, ours, context.config, now)
 
 
+@dataclass(frozen=True)
+class _Release:
+    """What becomes of a requeued job. ``before``: what is kept of it until Slurm has taken its
+    update, ``sure``: from then on; ``changes``: of its fields; ``plan``: for the job, None: it goes
+    by what Slurm gives it; ``left``: why it stays unplaced after all, empty: it does not."""
+
+    before: Steering
+    sure: Steering
+    changes: dict[str, str]
+    plan: JobPlan | None
+    left: str = ""
+
+
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     said: list[str] = []
@@ -237,71 +249,80 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     if not waiting:
         return said
     nices = move_priority.restoring_nices(context, waiting, now)
-    updates = []
-    before = {job.id: context.steering_of(job) for _, job in waiting}
-    sure: dict[str, Steering] = {}
-    left: dict[str, str] = {}
+    releases, updates = [], []
     for entry, job in waiting:
-        ours = _steering(context, entry, job, now)
-        fields = entry.details.get("fields")
-        theirs = _changed_since(context, entry, job, now)
-        if theirs:
-            # Where it should go may not be what its owner wants any more.
-            left[job.id] = f"{' and '.join(theirs)} was changed while it moved, and stays so"
-            known = replace(before[job.id], gpus={}, nodes={}, time=now, moves=ours.moves)
-            before[job.id] = steering_store.given_up(known, theirs)
-            ours, fields = before[job.id], {}
-        reason, (copies, shares) = str(entry.details.get("reason", "")), copies_of(entry.details)
-        batch = batch_of_entry(entry.details)
-        if theirs:
+        one = _release(context, entry, job, now)
+        if one.plan is None:
             context.remove_plan(job)
         else:
-            plan = JobPlan(
-                job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason
-            )
-            complaint = context.write_plan(job, plan)
+            complaint = context.write_plan(job, one.plan)
             said += [complaint] if complaint else []
-        changes = dict(fields) if isinstance(fields, dict) else {}
-        if ours.gpus or (theirs and steering_of(entry.details, now).gpus):
-            changes["StartTime"] = at_once(job, now)
-        elif chaining.DETAIL in entry.details:
-            # Nothing was promised of what it left: it may start again as soon as it is its turn.
-            changes["StartTime"] = at_once(job, now)
-        elif not changes:
-            # A stop: Slurm's own begin time stays, so that others get what it left.
-            changes["StartTime"] = begin_time(job.eligible_s)
         if job.id in nices:
-            changes["Nice"] = nices[job.id].value
-            ours = move_priority.with_nice(ours, job, nices[job.id].value)
-        sure[job.id] = ours
-        if not ours.gpus and not context.in_the_job:
-            # It gets its owner's request back, which is kept until Slurm has taken it.
-            was, wrote = before[job.id].was, before[job.id].wrote
-            ours = replace(ours, was={**was, **ours.was}, wrote={**wrote, **ours.wrote})
-        updates.append(context.update(job, changes, ours))
+            value = nices[job.id].value
+            one = replace(
+                one,
+                changes={**one.changes, "Nice": value},
+                sure=move_priority.with_nice(one.sure, job, value),
+            )
+        releases.append(one)
+        updates.append(context.update(job, one.changes, _until_taken(context, one)))
     answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
     taken: list[Entry] = []
-    for (entry, job), error in zip(waiting, answers, strict=True):
+    for (entry, job), one, error in zip(waiting, releases, answers, strict=True):
         if error is None:
             ours = steering_of(entry.details, now)
             if not ours.gpus:
-                context.keep(job, sure[job.id])
-            outcome, where = _done(ours)
-            if job.id in left:
-                outcome, where = left[job.id], "and Slurm starts it"
+                context.keep(job, one.sure)
+            outcome, where = (one.left, "and Slurm starts it") if one.left else _done(ours)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
-            if job.id not in left and ours.gpus and not (job.id in nices and nices[job.id].exact):
+            if not one.left and ours.gpus and not (job.id in nices and nices[job.id].exact):
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and pending.BEGUN not in str(error):
             context.remove_plan(job)
-            context.keep(job, replace(before[job.id], moves=sure[job.id].moves))
+            context.keep(job, replace(one.before, moves=one.sure.moves))
             outcome = f"the placement was refused, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
     move_priority.correct_nices(context, taken)
     return said
+
+
+def _release(context: ActionContext, entry: Entry, job: Job, now: float) -> _Release:
+    before = context.steering_of(job)
+    ours = _steering(context, entry, job, now)
+    theirs = _changed_since(context, entry, job, now)
+    if theirs:
+        # Where it should go may not be what its owner wants any more.
+        left = f"{' and '.join(theirs)} was changed while it moved, and stays so"
+        known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
+        known = steering_store.given_up(known, theirs)
+        return _Release(known, known, _with_start({}, entry, job, now), None, left)
+    (copies, shares), batch = copies_of(entry.details), batch_of_entry(entry.details)
+    reason, fields = str(entry.details.get("reason", "")), entry.details.get("fields")
+    plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
+    changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
+    return _Release(before, ours, changes, plan)
+
+
+def _with_start(fields: Mapping[str, str], entry: Entry, job: Job, now: float) -> dict[str, str]:
+    """The fields with when the job may start."""
+    # Nothing was promised of what a chained job left: it may start again as soon as it is its turn.
+    if steering_of(entry.details, now).gpus or chaining.DETAIL in entry.details:
+        return {**fields, "StartTime": at_once(job, now)}
+    if not fields:
+        # A stop: Slurm's own begin time stays, so that others get what it left.
+        return {"StartTime": begin_time(job.eligible_s)}
+    return dict(fields)
+
+
+def _until_taken(context: ActionContext, release: _Release) -> Steering:
+    before, ours = release.before, release.sure
+    if ours.gpus or context.in_the_job:
+        return ours
+    # It gets its owner's request back, which is kept until Slurm has taken it.
+    return replace(ours, was={**before.was, **ours.was}, wrote={**before.wrote, **ours.wrote})
 
 
 def _done(ours: Steering) -> tuple[str, str]:

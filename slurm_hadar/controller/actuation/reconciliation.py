@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,

@@ -13,7 +13,7 @@ from math import isfinite
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.reconciliation import number, outcome_text
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store

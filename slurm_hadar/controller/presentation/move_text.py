@@ -2,7 +2,7 @@
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
-from slurm_hadar.controller.actuation.apply import steering_of
+from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.snapshot.at_risk import UNASKED

@@ -38,7 +38,14 @@ from slurm_hadar.controller.snapshot.work import JobWork, work_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import Prospects
-from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, JobArrays, NodeArrays
+from slurm_hadar.domain.view import (
+    PRIORITIES,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    JobArrays,
+    NodeArrays,
+)
 from slurm_hadar.profiles.specs import lookup
 
 _SLOWEST = 1e-3
@@ -113,37 +120,16 @@ def job_arrays(
     sure = np.where(speeds.sure, own, 0.0)
     work = work_of(sources, jobs, rate, sure, counts)
     limits = np.array([job.time_limit_s for job in jobs], float)
-    costs = [past.restarts.of(job, profile_key(job), seen.progress.get(job.id)) for job in jobs]
-    again = np.array([_done_again_s(job, seen) for job in jobs], float)
-    restart = np.array([cost.seconds for cost in costs], float) + again
-    # Nor what other jobs measured of restarts.
-    own_restart = np.array([cost.own_s for cost in costs], float) + again
+    restart, own_restart = _restarts(sources, jobs)
     copies = np.array([target.request.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
     forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - own_restart, 0.0, 1e12) * together
-    best = np.maximum(rate, np.where(rate > 0, own, 0.0))
-    in_time = work.least_left[:, None, None] <= best * reach[:, None, None]
-    in_time |= ~speeds.timed[:, None, None]
     if sources.in_limit:
-        rate = np.where(in_time | work.unknown[:, None, None], rate, 0.0)
+        rate = np.where(_in_time(speeds, rate, work, reach), rate, 0.0)
     rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
     _keep_possible(rate, speeds.table, targets, kinds, counts)
-    at = {name: i for i, name in enumerate(nodes.names)}
-    held = [
-        (row, at[name], kinds.index(kind), number)
-        for row, target in enumerate(targets)
-        for name, gpus in target.held.items()
-        if name in at
-        for kind, number in gpus.items()
-        if kind in kinds
-    ]
-    mask = np.zeros((count, groups.count), dtype=bool)
-    for row, target in enumerate(targets):
-        names = _partitions(target, seen, config)
-        whole = need_of(target.job, target.request)
-        mask[row] = groups.mask(target.job, names, target.request.constraint, whole)
     found = JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
@@ -156,13 +142,13 @@ def job_arrays(
         running=np.array([bool(target.held) for target in targets], bool),
         movable=np.array([not staying.why(t, seen, config, past) for t in targets], bool),
         mixable=np.array([_mixable(target, seen) for target in targets], bool),
-        held=np.array(held, dtype=np.int64).reshape(-1, 4),
+        held=_held(targets, nodes, kinds),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
         attained=work.attained,
         cpus_per_gpu=np.array([_cpus(t) / max(1, t.request.count) for t in targets], float),
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.request.count) for t in targets], float),
-        groups=mask,
+        groups=_allowed_groups(targets, groups, seen, config),
         max_nodes=np.array([target.request.most_nodes for target in targets], np.int64),
         end_known=~work.unknown,
         limit_s=np.array([_limit_s(target, seen.now) for target in targets], float),
@@ -172,16 +158,7 @@ def job_arrays(
         beside=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
         batches=batch_choice.trait(targets, sources, speeds, rate),
         network=distance.trait(seen, sources.rates, targets, kinds),
-        prospects=Prospects(
-            # Profiles keep averages only, the runtime reports no first start, and another batch
-            # is a move today.
-            rate_error=np.full(rate.shape, np.nan),
-            restarts=np.array([job.restarts for job in jobs], np.int64),
-            first_start_s=np.full(count, np.nan),
-            work_unknown=work.unknown,
-            movable_from_s=np.array([staying.until_s(t, seen, config, past) for t in targets]),
-            batch_in_place=np.zeros(count, dtype=bool),
-        ),
+        prospects=_prospects(sources, targets, rate.shape, work.unknown),
     )
     return found, work
 
@@ -192,6 +169,68 @@ def _limit_s(target: SchedulableJob, now: float) -> float:
     if not target.held or target.starting or job.start_s <= 0:
         return inf
     return max(0.0, job.start_s + job.time_limit_s - now)
+
+
+def _restarts(sources: Sources, jobs: Sequence[Job]) -> tuple[FloatArray, FloatArray]:
+    """(J,) s that a restart costs, and (J,) without what other jobs measured of restarts, which
+    excludes no job from a type either."""
+    seen, restarts = sources.seen, sources.past.restarts
+    costs = [restarts.of(job, profile_key(job), seen.progress.get(job.id)) for job in jobs]
+    again = np.array([_done_again_s(job, seen) for job in jobs], float)
+    every = np.array([cost.seconds for cost in costs], float) + again
+    return every, np.array([cost.own_s for cost in costs], float) + again
+
+
+def _in_time(speeds: JobRates, rate: FloatArray, work: JobWork, reach: FloatArray) -> BoolArray:
+    """(J, R, C) whether a job may end within its limit. ``reach``: (J,) s that it has for it."""
+    best = np.maximum(rate, np.where(rate > 0, speeds.own, 0.0))
+    found: BoolArray = work.least_left[:, None, None] <= best * reach[:, None, None]
+    return found | (~speeds.timed | work.unknown)[:, None, None]
+
+
+def _held(targets: Sequence[SchedulableJob], nodes: NodeArrays, kinds: tuple[str, ...]) -> IntArray:
+    """(H, 4) what the jobs hold, as in ``JobArrays.held``."""
+    at = {name: i for i, name in enumerate(nodes.names)}
+    rows = [
+        (row, at[name], kinds.index(kind), number)
+        for row, target in enumerate(targets)
+        for name, gpus in target.held.items()
+        if name in at
+        for kind, number in gpus.items()
+        if kind in kinds
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+
+def _allowed_groups(
+    targets: Sequence[SchedulableJob], groups: Groups, seen: Observed, config: Config
+) -> BoolArray:
+    """(J, G) the groups of nodes that each job may have."""
+    mask = np.zeros((len(targets), groups.count), dtype=bool)
+    for row, target in enumerate(targets):
+        names = _partitions(target, seen, config)
+        whole = need_of(target.job, target.request)
+        mask[row] = groups.mask(target.job, names, target.request.constraint, whole)
+    return mask
+
+
+def _prospects(
+    sources: Sources,
+    targets: Sequence[SchedulableJob],
+    shape: tuple[int, ...],
+    work_unknown: BoolArray,
+) -> Prospects:
+    """``shape``: of the rates. Profiles keep averages only, the runtime reports no first start, and
+    another batch is a move today."""
+    seen, config, past = sources.seen, sources.config, sources.past
+    return Prospects(
+        rate_error=np.full(shape, np.nan),
+        restarts=np.array([target.job.restarts for target in targets], np.int64),
+        first_start_s=np.full(len(targets), np.nan),
+        work_unknown=work_unknown,
+        movable_from_s=np.array([staying.until_s(t, seen, config, past) for t in targets]),
+        batch_in_place=np.zeros(len(targets), dtype=bool),
+    )
 
 
 def _in_order(job: Job, seen: Observed) -> float:

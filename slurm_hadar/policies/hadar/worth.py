@@ -54,13 +54,7 @@ def worth(view: View, floor: ResourcePools, settings: HadarOptions) -> Worth:
     """
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.float64)
-    open_, total = _open(view, floor)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        seconds = np.where(jobs.rate > 0, jobs.left[:, None, None] / jobs.rate, _INF)
-        whole = np.where(jobs.rate > 0, jobs.total[:, None, None] / jobs.rate, _INF)
-    fits = open_[:, :, None] & (counts[None, None, :] <= _within_reach(view, total))
-    seconds = np.where(fits, np.maximum(seconds, 1.0), _INF)
-    whole = np.where(fits, np.maximum(whole, 1.0), _INF)
+    seconds, whole = _times(view, floor)
     capacity = view.nodes.gpus.sum(axis=0)
     gpu_seconds = seconds * counts
     frugal = gpu_seconds.min(axis=2, initial=_INF)
@@ -97,6 +91,19 @@ def worth(view: View, floor: ResourcePools, settings: HadarOptions) -> Worth:
     cost = np.where(np.isfinite(priced), priced, 0.0)[critical]
     utility[critical] = np.maximum(utility[critical], rank[critical] * cost)
     return Worth(seconds, utility, rank, best_s, critical, found, horizon)
+
+
+def _times(view: View, floor: ResourcePools) -> tuple[FloatArray, FloatArray]:
+    """(J, R, C) s of the work that is left and of the whole work; inf where a job cannot run."""
+    jobs, counts = view.jobs, np.asarray(view.counts, dtype=np.float64)
+    open_, total = _open(view, floor)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = np.where(jobs.rate > 0, jobs.left[:, None, None] / jobs.rate, _INF)
+        whole = np.where(jobs.rate > 0, jobs.total[:, None, None] / jobs.rate, _INF)
+    fits = open_[:, :, None] & (counts[None, None, :] <= _within_reach(view, total))
+    seconds = np.where(fits, np.maximum(seconds, 1.0), _INF)
+    whole = np.where(fits, np.maximum(whole, 1.0), _INF)
+    return seconds, whole
 
 
 def _gang_horizons(

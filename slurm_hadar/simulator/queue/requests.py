@@ -48,6 +48,11 @@ class Requests:
     users: tuple[str, ...]
     accounts: tuple[str, ...]
 
+    def kinds(self, job: int) -> list[int]:
+        """The types that a job asks for, rising."""
+        found: list[int] = np.flatnonzero(self.types[job]).tolist()
+        return found
+
 
 def requests(workload: Workload, cluster: VirtualCluster, drawn: Drawn) -> Requests:
     """The requests of all jobs. Raises UsageError for one that cannot run with its GPUs.
@@ -57,8 +62,7 @@ def requests(workload: Workload, cluster: VirtualCluster, drawn: Drawn) -> Reque
     """
     jobs = len(workload.ids)
     said = workload.queue
-    column = np.searchsorted(np.asarray(workload.counts), workload.request)
-    rate = np.where(doable(workload, cluster), workload.rate, 0.0)[np.arange(jobs), :, column]
+    rate = as_requested(workload.rate, workload, cluster)
     can: BoolArray = rate > 0
     if not can.any(axis=1).all():
         row = int(np.flatnonzero(~can.any(axis=1))[0])
@@ -86,6 +90,13 @@ def requests(workload: Workload, cluster: VirtualCluster, drawn: Drawn) -> Reque
         limit = np.where(np.isnan(said.limit_s), limit, said.limit_s)
         priority = said.priority
     return Requests(managed, types, limit, priority, people.users, people.accounts)
+
+
+def as_requested(rate: FloatArray, workload: Workload, cluster: VirtualCluster) -> FloatArray:
+    """(J, R) of rates (J, R, C) those with the GPUs that each job asks for; 0: it cannot run."""
+    column = np.searchsorted(np.asarray(workload.counts), workload.request)
+    found: FloatArray = np.where(doable(workload, cluster), rate, 0.0)
+    return found[np.arange(len(column)), :, column]
 
 
 def _some(types: BoolArray) -> BoolArray:

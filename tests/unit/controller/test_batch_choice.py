@@ -8,7 +8,7 @@ import pytest
 from hand_made import CONFIG, NOW, config, decide, job, look, only, running, seen
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.apply import batch_of_entry
+from slurm_hadar.controller.actuation.entry_details import batch_of_entry
 from slurm_hadar.controller.snapshot import batch_choice
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration

@@ -7,7 +7,7 @@ import pytest
 from slurm_hadar import policies
 from slurm_hadar.scheduling.schedule import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.queue import engine, making_way
+from slurm_hadar.simulator.queue import making_way, tick
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
@@ -57,7 +57,7 @@ class Stops:
 
 def ends(jobs, policy, gpus, stops, monkeypatch):
     """s at which each job ends. A restart costs nothing here."""
-    monkeypatch.setattr(engine, "stopped", stops)
+    monkeypatch.setattr(tick, "stopped", stops)
     setting = SimulationSetting(
         jobs,
         machines(f"fast={gpus}"),

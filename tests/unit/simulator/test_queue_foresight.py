@@ -74,29 +74,31 @@ def test_unmanaged_jobs_are_expected_to_end_by_their_limits_and_managed_ones_by_
     load = queue_of(work([BOTH] * 3, total=90.0), "job_id,managed\nj0,yes\nj1,no\nj2,no\n")
     asked = requests(load, CLUSTER, Drawn(limits=(2.25, 2.25)))
     assert asked.limit_s.tolist() == [202.5] * 3
-    told = Foresight(asked, load.request, load.rate[:, :, 0], np.full(3, 180.0))
+    foresight = Foresight(asked, load.request, load.rate[:, :, 0], np.full(3, 180.0))
     line = np.array([0, 1])
-    times = told.times(line, np.zeros(3))
+    times = foresight.times(line, np.zeros(3))
     assert times.tolist() == [[60.0, 180.0], [90.0, 90.0]]
     on = np.array([[1, 0], [0, 1]])
     running = RunningJobs(
         np.array([0, 1]), np.full(2, 30.0), np.zeros(2), np.array([60.0, 30.0]),
         np.array([3.0, 1.0]), on,
     )  # fmt: skip
-    pools = told.released(np.array([1, 0]), running)
+    pools = foresight.released(np.array([1, 0]), running)
     assert pools == [[0.0, 40.0], [60.0]]
-    assert told.ends(line, times, pools).tolist() == [60.0, 130.0]
+    assert foresight.ends(line, times, pools).tolist() == [60.0, 130.0]
     # Who has done all that was declared ends any time until its limit.
     more = replace(running, done=np.array([180.0, 30.0]))
-    assert told.released(np.array([0, 0]), more)[0] == [60.0]
+    assert foresight.released(np.array([0, 0]), more)[0] == [60.0]
 
 
 def test_a_managed_job_is_not_expected_on_a_type_that_its_list_leaves_out():
     """j0 would end sooner on the slow GPU, at 3000 s, but waits for the fast one, until 3300 s."""
     load = work([[[10.0], [1.0]], [[3.0], [0.03]]], total=[3000.0, 300.0])
     asked = requests(load, CLUSTER, Drawn())
-    told = Foresight(asked, load.request, load.rate[:, :, 0], load.total)
-    line, times = np.array([0, 1]), told.times(np.array([0, 1]), np.zeros(2))
+    foresight = Foresight(asked, load.request, load.rate[:, :, 0], load.total)
+    line, times = np.array([0, 1]), foresight.times(np.array([0, 1]), np.zeros(2))
     for first, second in (((0,), (0, 1)), ((0, 1), (0,))):
-        kept = told.narrowed(line, times, [[3000.0], [0.0]], [first, (0, 1)], np.full(2, 3200.0))
+        kept = foresight.narrowed(
+            line, times, [[3000.0], [0.0]], [first, (0, 1)], np.full(2, 3200.0)
+        )
         assert kept == [first, second]
