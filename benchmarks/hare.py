@@ -47,9 +47,9 @@ from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
-from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs
-from slurm_hadar.simulator.tasks_orders import round_jobs
-from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
+from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs
+from slurm_hadar.simulator.tasks.orders import round_jobs
+from slurm_hadar.simulator.tasks.policies import NAMES, simulate_tasks
 from slurm_hadar.simulator.workload import Workload
 from slurm_hadar.solvers.hare_list import alpha
 from slurm_hadar.solvers.hare_relaxation import relax

@@ -12,8 +12,8 @@ from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import console, figures_table
 from slurm_hadar.simulator import cluster as clusters
-from slurm_hadar.simulator.tasks import TaskCosts, TaskOutcome, from_workload
-from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
+from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskOutcome, from_workload
+from slurm_hadar.simulator.tasks.policies import NAMES, simulate_tasks
 from slurm_hadar.simulator.traces import open_trace
 
 _MOST_TASKS = 3_000_000

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, from_workload
-from slurm_hadar.simulator.tasks_policies import NAMES, simulate_tasks
+from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, from_workload
+from slurm_hadar.simulator.tasks.policies import NAMES, simulate_tasks
 from slurm_hadar.simulator.traces import open_trace
 
 FREE = TaskCosts(0.0)

@@ -14,8 +14,8 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.policies.queues.limits import QUEUES
-from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, TaskOutcome, check
-from slurm_hadar.simulator.tasks_allox import places
+from slurm_hadar.simulator.tasks.allox import places
+from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, TaskOutcome, check
 
 _SAME = 1e-9
 
@@ -24,7 +24,7 @@ _SAME = 1e-9
 class GangRule:
     """``order``: ``fifo``, ``srtf`` (least time left on the fastest type first), ``wsrtf`` (that
     per weight) or ``las`` (least attained service in Tiresias's queues; preempts, the others do
-    not); ``allox`` (:mod:`~slurm_hadar.simulator.tasks_allox`: a matching says the type, shortest
+    not); ``allox`` (:mod:`~slurm_hadar.simulator.tasks.allox`: a matching says the type, shortest
     first on each) or ``homo`` (all types count as alike: ``wsrtf`` by the mean time over the
     cluster's GPUs, on the type with the most free ones; recalled from Hare's Sched_Homo, and gangs
     on one type are ours). A job that does not fit is overtaken. ``wait``: a job waits for a faster

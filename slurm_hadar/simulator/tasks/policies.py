@@ -8,19 +8,19 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import IntArray
-from slurm_hadar.simulator import tasks_gang, tasks_orders, tasks_relaxed
-from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, TaskOutcome, check
-from slurm_hadar.simulator.tasks_gang import GangRule
-from slurm_hadar.simulator.tasks_orders import round_jobs
+from slurm_hadar.simulator.tasks import gang, orders, relaxed
+from slurm_hadar.simulator.tasks.gang import GangRule
+from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, TaskOutcome, check
+from slurm_hadar.simulator.tasks.orders import round_jobs
 from slurm_hadar.solvers.hare_list import Rule, list_schedule
 from slurm_hadar.solvers.hare_relaxation import paper_order, relax
 
-_RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], tasks_orders.Order]] = {
-    "hare": tasks_orders.hlas,
-    "hare_plain": tasks_orders.hlas,
-    "hare_weighted": partial(tasks_orders.hlas, weighted=True),
-    "hare_offline": tasks_orders.offline,
-    "hare_wsrtf": tasks_orders.shortest,
+_RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], orders.Order]] = {
+    "hare": orders.hlas,
+    "hare_plain": orders.hlas,
+    "hare_weighted": partial(orders.hlas, weighted=True),
+    "hare_offline": orders.offline,
+    "hare_wsrtf": orders.shortest,
 }
 _PLANNED: Mapping[str, Rule] = {"hare_available": "available", "hare_finish": "finish"}
 _GANGS: Mapping[str, GangRule] = {
@@ -47,11 +47,11 @@ def simulate_tasks(
     if policy in _RELAXED:
         check(jobs, gpus, gangs=False)
         order = _RELAXED[policy](jobs, gpus)
-        return tasks_relaxed.run(jobs, gpus, order, costs, policy, spare=policy != "hare_plain")
+        return relaxed.run(jobs, gpus, order, costs, policy, spare=policy != "hare_plain")
     if policy in _PLANNED:
         return _as_planned(jobs, gpus, _PLANNED[policy], costs, policy)
     if policy in _GANGS:
-        return tasks_gang.run(jobs, gpus, _GANGS[policy], costs, policy)
+        return gang.run(jobs, gpus, _GANGS[policy], costs, policy)
     raise UsageError(f"there is no policy {policy!r} for tasks; known: {', '.join(NAMES)}")
 
 

@@ -18,8 +18,8 @@ from bisect import insort
 import numpy as np
 
 from slurm_hadar.domain.view import IntArray
-from slurm_hadar.simulator.tasks import TaskCosts, TaskJobs, TaskOutcome, check
-from slurm_hadar.simulator.tasks_orders import Key, Order
+from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, TaskOutcome, check
+from slurm_hadar.simulator.tasks.orders import Key, Order
 from slurm_hadar.solvers.prices import scarcity
 
 _ROUND, _FREE = 0, 1
