@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from slurm_hadar.policies.bftrainer.records import Trainer
-from slurm_hadar.simulator.idle import policy_names, replay
-from slurm_hadar.simulator.idle_fragments import read_fragments
-from slurm_hadar.simulator.idle_generate import generate
-from slurm_hadar.simulator.idle_trainers import TrainerWork, TrainerWorkload, read_trainers
+from slurm_hadar.simulator.idle.fragments import read_fragments
+from slurm_hadar.simulator.idle.generate import generate
+from slurm_hadar.simulator.idle.replay import policy_names, replay
+from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload, read_trainers
 
 
 def made_up(copies: int, at_once: int) -> TrainerWorkload:

@@ -19,7 +19,8 @@ from slurm_hadar.exchange import heartbeat, plan_file, progress
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator import cluster, idle_fragments, idle_trainers
+from slurm_hadar.simulator import cluster
+from slurm_hadar.simulator.idle import fragments, trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import (
     array_tasks,
@@ -197,7 +198,7 @@ def _plan(folder: Path) -> object:
 
 
 def _models(path: Path) -> object:
-    return idle_trainers.read_trainers(path, "ShuffleNet")
+    return trainers.read_trainers(path, "ShuffleNet")
 
 
 def all_parsers(torch: bool = True) -> list[Parser]:
@@ -263,17 +264,15 @@ def _parsers() -> Iterator[Parser]:
     yield Parser("trace", _as_file("trace.csv", _trace), [seeds.NATIVE])
     yield Parser("trace of Gavel", _as_file("trace.csv", _trace), [seeds.gavel()])
     yield Parser("times of a simulation", _as_file("jct.csv", _jct), [seeds.jct()])
-    yield Parser(
-        "fragments", _as_file("idle.csv", idle_fragments.read_fragments), [seeds.FRAGMENTS]
-    )
+    yield Parser("fragments", _as_file("idle.csv", fragments.read_fragments), [seeds.FRAGMENTS])
     yield Parser(
         "fragments, gzipped",
-        _as_file("idle.csv.gz", idle_fragments.read_fragments),
+        _as_file("idle.csv.gz", fragments.read_fragments),
         [seeds.zipped(seeds.FRAGMENTS)],
         binary,
     )
     yield Parser(
-        "trainers", _as_file("trainers.json", idle_trainers.read_trainers), [seeds.TRAINERS], tree
+        "trainers", _as_file("trainers.json", trainers.read_trainers), [seeds.TRAINERS], tree
     )
     yield Parser("curves by model", _as_file("models.json", _models), [seeds.MODELS], tree)
     yield Parser("pretend cluster", _as_text(cluster.parse), [b"v100=20,p100=20,k80=8"])

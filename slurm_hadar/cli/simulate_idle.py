@@ -11,11 +11,11 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.idle import page
 from slurm_hadar.reports.text import console, figures_table
-from slurm_hadar.simulator.idle import IdleOutcome, policy_of, replay
-from slurm_hadar.simulator.idle_charges import charges
-from slurm_hadar.simulator.idle_fragments import read_fragments, write_fragments
-from slurm_hadar.simulator.idle_generate import generate, statistics
-from slurm_hadar.simulator.idle_trainers import read_trainers
+from slurm_hadar.simulator.idle.charges import charges
+from slurm_hadar.simulator.idle.fragments import read_fragments, write_fragments
+from slurm_hadar.simulator.idle.generate import generate, statistics
+from slurm_hadar.simulator.idle.replay import IdleOutcome, policy_of, replay
+from slurm_hadar.simulator.idle.trainers import read_trainers
 
 
 def add_to(group: typer.Typer) -> None:

@@ -23,7 +23,8 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.exchange import files, folder, progress
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
-from slurm_hadar.simulator import csv_rows, idle_fragments, idle_trainers
+from slurm_hadar.simulator import csv_rows
+from slurm_hadar.simulator.idle import fragments, trainers
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
 from slurm_hadar.slurm.commands import Commands
@@ -47,8 +48,8 @@ def sparse(path: Path, size: int) -> Path:
         (config.load, reading.SITE_BYTES),
         (table.load, reading.TABLE_BYTES),
         (cpu_table.load, reading.TABLE_BYTES),
-        (idle_trainers.read_trainers, reading.TABLE_BYTES),
-        (idle_fragments.read_fragments, reading.HISTORY_BYTES),
+        (trainers.read_trainers, reading.TABLE_BYTES),
+        (fragments.read_fragments, reading.HISTORY_BYTES),
         (lambda path: open_trace(str(path), ("v100",)), reading.HISTORY_BYTES),
         (lambda path: site.with_nodes(site.NOTHING, path), reading.HISTORY_BYTES),
         (conf.read, conf._MOST_BYTES),
@@ -82,10 +83,10 @@ def test_a_gzip_that_unfolds_without_end(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_bytes(gzip.compress(b"node,idle_start_s,idle_end_s,censored\n" + b"\n" * 10**6))
     assert path.stat().st_size < 10_000
     with pytest.raises(UsageError, match=r"larger than 0\.1 MB, the limit"):
-        idle_fragments.read_fragments(path)
+        fragments.read_fragments(path)
     head = gzip.compress(b"node,idle_start_s,idle_end_s,censored\n")
     path.write_bytes(head + gzip.compress(b"n1,0,5,0\n") + b"\0\0")
-    assert idle_fragments.read_fragments(path).names == ("n1",)
+    assert fragments.read_fragments(path).names == ("n1",)
 
 
 def test_one_long_name_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +98,7 @@ def test_one_long_name_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text("\n".join([head, f"{long},0,5,0", *rows]))
     tracemalloc.start()
     try:
-        found = idle_fragments.read_fragments(path)
+        found = fragments.read_fragments(path)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -108,7 +109,7 @@ def test_one_long_name_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert most < 30e6
     path.write_text(f"{head}\n{long * 2},0,5,0")
     with pytest.raises(UsageError, match=r"line 2: node .* is longer than 1000 characters"):
-        idle_fragments.read_fragments(path)
+        fragments.read_fragments(path)
 
 
 def test_a_table_of_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:

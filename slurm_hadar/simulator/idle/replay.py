@@ -17,9 +17,9 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
-from slurm_hadar.simulator.idle_charges import Charge, charges
-from slurm_hadar.simulator.idle_fragments import Fragments
-from slurm_hadar.simulator.idle_trainers import TrainerWork, TrainerWorkload
+from slurm_hadar.simulator.idle.charges import Charge, charges
+from slurm_hadar.simulator.idle.fragments import Fragments
+from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload
 from slurm_hadar.solvers.node_counts import best_values
 
 DecideIdle = Callable[[IdleView, IdleSurvival], tuple[IdleMap, IdleSurvival]]

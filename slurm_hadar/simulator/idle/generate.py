@@ -9,7 +9,7 @@ times below are the fit; docs/idle.md compares generated and real figures.
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.simulator.idle_fragments import Fragments
+from slurm_hadar.simulator.idle.fragments import Fragments
 
 _STEP_S = 10.0
 _GAP_MEDIAN_S, _GAP_SIGMA = 39.0, 1.20
