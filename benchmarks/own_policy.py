@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from slurm_hadar import policies
-from slurm_hadar.simulator import cluster, gavel_trace
+from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.traces import gavel
 from slurm_hadar.simulator.workload import Workload, doable, resampled
 from slurm_hadar.solvers.lower_bounds import Bounds, bounds
 from slurm_hadar.solvers.time_indexed import TimeIndexedWork
@@ -145,7 +146,7 @@ def measure(
 ) -> list[Case]:
     """All cases of the parts, printed to nobody."""
     texts = {file.stem: file.read_text() for file in files}
-    works = [gavel_trace.read(text, name, _TYPES) for name, text in texts.items()]
+    works = [gavel.read(text, name, _TYPES) for name, text in texts.items()]
     cases = []
     for work in works:
         if "given" in parts:
@@ -159,7 +160,7 @@ def measure(
             cases.append(run("bootstrap", work, gpus, policy, options, seed=seed, bound=bound))
     if "elastic" in parts:
         for name, text in texts.items():
-            work = gavel_trace.read(text, name, _TYPES, elastic=True)
+            work = gavel.read(text, name, _TYPES, elastic=True)
             cases.append(run("elastic", work, _EVEN, policy, options, bound=bounds_of(work, _EVEN)))
     return cases
 

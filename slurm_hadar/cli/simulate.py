@@ -28,8 +28,8 @@ from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue import engine as queue_engine
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
-from slurm_hadar.simulator.sacct_trace import ModelNames
 from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.traces.sacct import ModelNames
 
 PLAIN = "plain"
 """In place of a policy's name: plain Slurm."""

@@ -18,8 +18,8 @@ from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.simulator.csv_rows import CsvRow, rows_of
-from slurm_hadar.simulator.sacct_trace import NEEDED
+from slurm_hadar.simulator.traces.csv_rows import CsvRow, rows_of
+from slurm_hadar.simulator.traces.sacct import NEEDED
 from slurm_hadar.slurm import times, tres
 from slurm_hadar.tuning.requested_types import OPEN, RequestedTypes
 from slurm_hadar.tuning.site import SlurmSite

@@ -18,7 +18,6 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.specs import lookup, relative_speed
-from slurm_hadar.simulator import sacct_trace
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Decide
@@ -26,7 +25,8 @@ from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
-from slurm_hadar.simulator.sacct_trace import ModelNames
+from slurm_hadar.simulator.traces import sacct
+from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.simulator.workload import Queued, Workload, doable
 from slurm_hadar.tuning.history import History, texts
 from slurm_hadar.tuning.requested_types import OPEN
@@ -69,10 +69,8 @@ def work_of(
     if not len(rows):
         return None
     cluster = cluster_of(site)
-    work = sacct_trace.read(
-        texts(history, rows.tolist()), history.name, cluster.types, rates, names
-    )
-    # Whole seconds and the order of sacct_trace are those of the history: one row, one job.
+    work = sacct.read(texts(history, rows.tolist()), history.name, cluster.types, rates, names)
+    # Whole seconds and the order of traces.sacct are those of the history: one row, one job.
     at = {id_: row for row, id_ in zip(rows.tolist(), [history.ids[r] for r in rows], strict=True)}
     rows = np.array([at[id_] for id_ in work.ids], dtype=np.int64)
     nodes = history.max_nodes[rows]

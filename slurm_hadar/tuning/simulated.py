@@ -9,8 +9,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator.cluster import VirtualCluster
-from slurm_hadar.simulator.csv_rows import LATEST_S, rows, text_of
 from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.traces.csv_rows import LATEST_S, rows, text_of
 from slurm_hadar.simulator.workload import Workload, check
 from slurm_hadar.tuning.advice import Recorded
 from slurm_hadar.tuning.replay import ReplayWorkload

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Node, Partition
-from slurm_hadar.simulator.csv_rows import rows, text_of
+from slurm_hadar.simulator.traces.csv_rows import rows, text_of
 from slurm_hadar.slurm import hosts, records, times, tres
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.tuning.conf import ConfEntry, SlurmConf

@@ -10,8 +10,8 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.profiles.cpu_table import shipped
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator.cluster import VirtualCluster
-from slurm_hadar.simulator.csv_rows import text_of
-from slurm_hadar.simulator.sacct_trace import ModelNames
+from slurm_hadar.simulator.traces.csv_rows import text_of
+from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.slurm.backend_choice import find_conf
 from slurm_hadar.slurm.cluster import open_cluster
 from slurm_hadar.slurm.commands import Commands

@@ -10,7 +10,7 @@ import numpy as np
 from slurm_hadar import reading
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.simulator.csv_rows import rows
+from slurm_hadar.simulator.traces.csv_rows import rows
 
 COLUMNS = ("node", "idle_start_s", "idle_end_s", "censored")
 

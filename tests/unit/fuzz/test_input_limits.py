@@ -23,9 +23,8 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.exchange import files, folder, progress
 from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
-from slurm_hadar.simulator import csv_rows
 from slurm_hadar.simulator.idle import fragments, trainers
-from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.traces import csv_rows, open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
 from slurm_hadar.slurm.commands import Commands
 from slurm_hadar.template_values import describe, from_arguments

@@ -6,8 +6,8 @@ import pytest
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.sacct_trace import read as read_sacct
 from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.traces.sacct import read as read_sacct
 from slurm_hadar.simulator.workload import Workload
 
 TYPES = ("v100", "k80")

@@ -16,13 +16,13 @@ from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.scheduling.profile import Profile
 from slurm_hadar.scheduling.schedule import SchedulerLimits
-from slurm_hadar.simulator import sacct_trace, trace_queue
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
+from slurm_hadar.simulator.traces import queue_columns, sacct
+from slurm_hadar.simulator.traces.csv_rows import rows
 from slurm_hadar.simulator.workload import Workload
 from tests.unit.simulator.pretend import Decide, machines, on, scripted, work
 
@@ -89,7 +89,7 @@ def exchanging(level: ExchangeLevel, decide: Decide, *gpus: int, managed: str) -
     load = gangs(2, *gpus, seconds=[10.0] * (1 + len(gpus)))
     lines = [f"j{at},{word},ann,x" for at, word in enumerate(["yes", *managed.split()])]
     text = "\n".join(["job_id,managed,user,account", *lines])
-    queue = trace_queue.queued(list(rows(text, "t.csv", ["job_id"])), ONE)
+    queue = queue_columns.queued(list(rows(text, "t.csv", ["job_id"])), ONE)
     steering = SteeringSetting(moves=False, exchange=level, tick_s=1.0)
     return finishes(replace(load, queue=queue), "fast=2", decide, drawn=MANAGED, steering=steering)
 
@@ -108,7 +108,7 @@ def test_managed_jobs_exchange_their_places() -> None:
 def test_priority_goes_before_age() -> None:
     jobs = gangs(1, 1, 1, seconds=[10.0, 10.0, 10.0])
     line = "job_id,priority\na,\nb,5\nc,7\n"
-    queue = trace_queue.queued(list(rows(line, "t.csv", ["job_id"])), ONE)
+    queue = queue_columns.queued(list(rows(line, "t.csv", ["job_id"])), ONE)
     assert finishes(replace(jobs, queue=queue), "fast=1") == [30.0, 20.0, 10.0]
 
 
@@ -229,7 +229,7 @@ def test_what_is_stopped_is_the_last_of_those_who_wait() -> None:
 
 def queue_of(load: Workload, text: str) -> Workload:
     found = list(rows(text, "t.csv", ["job_id"]))
-    return replace(load, queue=trace_queue.queued(found, load.types))
+    return replace(load, queue=queue_columns.queued(found, load.types))
 
 
 def test_no_move_takes_what_a_waiting_job_has_reserved() -> None:
@@ -316,7 +316,7 @@ def test_what_a_trace_says_goes_before_what_is_drawn() -> None:
 def test_a_wrong_cell_is_one_sentence(row, words) -> None:
     found = list(rows(f"job_id,managed,types,time_limit_s\n{row}\n", "t.csv", ["job_id"]))
     with pytest.raises(UsageError, match=words):
-        trace_queue.queued(found, ("fast", "slow"))
+        queue_columns.queued(found, ("fast", "slow"))
 
 
 def test_a_plan_without_jobs_leaves_all_to_slurm() -> None:
@@ -338,7 +338,7 @@ def test_a_sites_own_past_tells_users_accounts_and_limits() -> None:
         f"{number}|ann|lab|{when}|{limit}|gres/gpu:fast=1\n"
         for number, limit in enumerate(("02:00:00", "00:30:00", "UNLIMITED", "Partition_Limit", ""))
     )
-    queue = sacct_trace.read(text, "past", ("fast", "slow"), Rates()).queue
+    queue = sacct.read(text, "past", ("fast", "slow"), Rates()).queue
     assert queue is not None and set(zip(queue.users, queue.accounts, strict=True)) == {
         ("ann", "lab")
     }

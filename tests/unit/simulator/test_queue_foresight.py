@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from slurm_hadar.scheduling.schedule import SchedulerLimits
-from slurm_hadar.simulator import trace_queue
-from slurm_hadar.simulator.csv_rows import rows
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.foresight import Foresight, RunningJobs
 from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
+from slurm_hadar.simulator.traces import queue_columns
+from slurm_hadar.simulator.traces.csv_rows import rows
 from tests.unit.simulator.pretend import machines, scripted, work
 
 CLUSTER = machines("fast=1,slow=1")
@@ -36,7 +36,7 @@ def finishes(load, max_wait_s, known=True):
 
 
 def queue_of(load, text):
-    return replace(load, queue=trace_queue.queued(list(rows(text, "t", ["job_id"])), load.types))
+    return replace(load, queue=queue_columns.queued(list(rows(text, "t", ["job_id"])), load.types))
 
 
 def two_and_a_third(third_s=300.0):

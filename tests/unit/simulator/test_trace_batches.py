@@ -7,15 +7,15 @@ from slurm_hadar import policies
 from slurm_hadar.domain.batch_sizes import doublings
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator import native_trace
 from slurm_hadar.simulator.cluster import parse
 from slurm_hadar.simulator.engine import simulate
+from slurm_hadar.simulator.traces import native
 
 HEAD = "job_id,arrival_s,gpus,samples,model,batch,most_batch,noise_scale\n"
 
 
 def read(rows):
-    return native_trace.read(HEAD + rows, "t.csv", ("v100",), Rates())
+    return native.read(HEAD + rows, "t.csv", ("v100",), Rates())
 
 
 def test_a_range_gives_sizes_and_rates():

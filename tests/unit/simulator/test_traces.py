@@ -9,9 +9,9 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator import cluster, make_trace
-from slurm_hadar.simulator.sacct_trace import ModelNames
-from slurm_hadar.simulator.sacct_trace import read as read_sacct
 from slurm_hadar.simulator.traces import open_trace, shipped_names
+from slurm_hadar.simulator.traces.sacct import ModelNames
+from slurm_hadar.simulator.traces.sacct import read as read_sacct
 from slurm_hadar.simulator.workload import Workload, check
 
 TYPES = ("v100", "k80")
@@ -151,7 +151,7 @@ def test_what_is_shipped_can_be_read(name: str) -> None:
 
 
 def test_our_own_trace_is_what_its_command_makes() -> None:
-    from slurm_hadar.simulator.traces import _FOLDER
+    from slurm_hadar.simulator.traces.reader import _FOLDER
 
     assert (_FOLDER / "mixed_60.csv").read_text() == make_trace.text(60, 1, 900.0, 1500.0)
     assert make_trace.text(20, 2) != make_trace.text(20, 3)

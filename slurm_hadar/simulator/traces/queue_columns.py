@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_hadar.simulator.csv_rows import CsvRow
+from slurm_hadar.simulator.traces.csv_rows import CsvRow
 from slurm_hadar.simulator.workload import Queued
 
 _WORDS = {"": -1, "yes": 1, "no": 0}

@@ -2,7 +2,7 @@
 
 Columns: job_id, arrival_s, model, batch_size (of one worker), scale_factor (GPUs), total_steps, and
 thr_TYPE for each GPU type: the whole job's steps/s on scale_factor GPUs of that type. Optional:
-priority_weight, and those of ``trace_queue.py``. Others are not looked at.
+priority_weight, and those of ``queue_columns.py``. Others are not looked at.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ import numpy as np
 from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.csv_rows import LATEST_S, CsvRow, rows
-from slurm_hadar.simulator.trace_queue import queued
+from slurm_hadar.simulator.traces.csv_rows import LATEST_S, CsvRow, rows
+from slurm_hadar.simulator.traces.queue_columns import queued
 from slurm_hadar.simulator.workload import Workload
 
 NEEDED = ("job_id", "arrival_s", "scale_factor", "total_steps")

@@ -8,7 +8,7 @@ from slurm_hadar.domain.batch_sizes import doublings
 from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.csv_rows import CsvRow
+from slurm_hadar.simulator.traces.csv_rows import CsvRow
 
 _MOST_BATCH = 100_000_000
 

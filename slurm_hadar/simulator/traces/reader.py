@@ -8,9 +8,9 @@ import numpy as np
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator import gavel_trace, native_trace, sacct_trace
-from slurm_hadar.simulator.csv_rows import rows_of, text_of
-from slurm_hadar.simulator.sacct_trace import ModelNames
+from slurm_hadar.simulator.traces import gavel, native, sacct
+from slurm_hadar.simulator.traces.csv_rows import rows_of, text_of
+from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.simulator.workload import Workload
 
 _YEAR_S = 365.25 * 86_400.0
@@ -52,11 +52,11 @@ def open_trace(
     if from_sacct:
         if elastic:
             raise UsageError("--elastic needs a trace with models; sacct's output names none")
-        return _ends(sacct_trace.read(text, name, types, rates or Rates(), models))
+        return _ends(sacct.read(text, name, types, rates or Rates(), models))
     header = next((line for line in rows_of(text) if line.strip()[:1] not in ("", "#")), "")
     if "scale_factor" in header or "total_steps" in header:
-        return _ends(gavel_trace.read(text, name, types, elastic))
-    return _ends(native_trace.read(text, name, types, rates or Rates(), elastic))
+        return _ends(gavel.read(text, name, types, elastic))
+    return _ends(native.read(text, name, types, rates or Rates(), elastic))
 
 
 def _ends(work: Workload) -> Workload:

@@ -17,7 +17,7 @@ import numpy as np
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.csv_rows import CsvRow, rows
+from slurm_hadar.simulator.traces.csv_rows import CsvRow, rows
 from slurm_hadar.simulator.workload import Queued, Workload
 from slurm_hadar.slurm.times import parse_date, parse_duration
 from slurm_hadar.slurm.tres import parse_gpus

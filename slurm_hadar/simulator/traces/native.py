@@ -3,8 +3,8 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``trace_batches.py``), and
-those of ``trace_queue.py``.
+mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``batch_columns.py``), and
+those of ``queue_columns.py``.
 """
 
 import re
@@ -17,10 +17,10 @@ from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.csv_rows import LATEST_S, CsvRow, rows
-from slurm_hadar.simulator.gavel_trace import unique_ids
-from slurm_hadar.simulator.trace_batches import batches_of
-from slurm_hadar.simulator.trace_queue import queued
+from slurm_hadar.simulator.traces.batch_columns import batches_of
+from slurm_hadar.simulator.traces.csv_rows import LATEST_S, CsvRow, rows
+from slurm_hadar.simulator.traces.gavel import unique_ids
+from slurm_hadar.simulator.traces.queue_columns import queued
 from slurm_hadar.simulator.workload import Workload
 
 NEEDED = ("job_id", "arrival_s", "gpus", "samples")
