@@ -90,13 +90,13 @@ def simulate(
     loop.
     """
     check(workload, cluster)
-    run = _Run(workload, cluster, decide, setting or RoundSetting())
+    run = _PolicySimulation(workload, cluster, decide, setting or RoundSetting())
     started = time.perf_counter()
     run.to_the_end()
     return run.outcome(policy, time.perf_counter() - started)
 
 
-class _Run:
+class _PolicySimulation:
     def __init__(
         self, workload: Workload, cluster: VirtualCluster, decide: Decide, setting: RoundSetting
     ) -> None:

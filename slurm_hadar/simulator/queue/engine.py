@@ -25,13 +25,13 @@ def simulate(setting: SimulationSetting, decide: Decide | None, policy: str = ""
     Raises UsageError for a job that fits nowhere, HadarError for a plan that cannot be.
     """
     check(setting.workload, setting.cluster)
-    run = _Run(setting, decide)
+    run = _QueueSimulation(setting, decide)
     began = time.perf_counter()
     run.to_the_end()
     return run.outcome(policy, time.perf_counter() - began)
 
 
-class _Run:
+class _QueueSimulation:
     def __init__(self, setting: SimulationSetting, decide: Decide | None) -> None:
         self.limits, self.work, self.cluster = setting.limits, setting.workload, setting.cluster
         self.state = ClusterState(setting)

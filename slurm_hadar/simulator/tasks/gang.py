@@ -42,10 +42,10 @@ def run(
     """Simulate to the end. Raises UsageError for a job that fits on no whole type."""
     check(jobs, gpus, gangs=True)
     began = time.perf_counter()
-    return _Run(jobs, gpus, rule, costs).to_the_end(policy, began)
+    return _GangSimulation(jobs, gpus, rule, costs).to_the_end(policy, began)
 
 
-class _Run:
+class _GangSimulation:
     def __init__(self, jobs: TaskJobs, gpus: IntArray, rule: GangRule, costs: TaskCosts) -> None:
         self.jobs, self.gpus, self.rule, self.costs = jobs, gpus, rule, costs
         number = len(jobs.ids)

@@ -39,10 +39,10 @@ def run(
     """Simulate to the end. Raises UsageError for a job that can run nowhere."""
     check(jobs, gpus, gangs=False)
     began = time.perf_counter()
-    return _Run(jobs, gpus, order, costs, spare).to_the_end(policy, began)
+    return _RelaxedSimulation(jobs, gpus, order, costs, spare).to_the_end(policy, began)
 
 
-class _Run:
+class _RelaxedSimulation:
     def __init__(
         self, jobs: TaskJobs, gpus: IntArray, order: Order, costs: TaskCosts, spare: bool
     ) -> None:
