@@ -2,6 +2,10 @@
 
 from bisect import bisect_left, bisect_right
 
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray, IntArray
+
 
 class Profile:
     """GPUs free from now on: a step function of time."""
@@ -45,3 +49,15 @@ class Profile:
             self._times.insert(step, at)
             self._free.insert(step, self._free[step - 1])
         return step
+
+
+def free_profiles(
+    capacity: IntArray, held: IntArray, until: FloatArray, now: float
+) -> dict[int, Profile]:
+    """Of each of R types. ``capacity``: (R,) GPUs; ``held``: (J, R) those of jobs that run, each
+    ``until`` (J,) s by its limit."""
+    free = capacity - held.sum(axis=0)
+    found = {kind: Profile(now, int(free[kind])) for kind in range(len(free))}
+    for job, kind in zip(*np.nonzero(held), strict=True):
+        found[int(kind)].give(float(until[job]), int(held[job, kind]))
+    return found

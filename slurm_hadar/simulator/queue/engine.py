@@ -13,11 +13,10 @@ from math import inf
 
 import numpy as np
 
-from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.scheduling import schedule
-from slurm_hadar.scheduling.profile import Profile
+from slurm_hadar.scheduling.profile import Profile, free_profiles
 from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.engine import Decide
 from slurm_hadar.simulator.estimates import estimate
@@ -26,8 +25,10 @@ from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.making_way import AWAY_S, stopped
 from slurm_hadar.simulator.queue.order import QueueOrder
+from slurm_hadar.simulator.queue.reported_rates import ReportedRates
 from slurm_hadar.simulator.queue.requests import Requests, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting
+from slurm_hadar.simulator.queue.type_preference import TypePreference
 from slurm_hadar.simulator.seats import Seats
 from slurm_hadar.simulator.speed import TrueRates
 from slurm_hadar.simulator.views import Present, Views
@@ -72,6 +73,8 @@ class _Run:
         column = np.searchsorted(np.asarray(work.counts), work.request)
         can = doable(work, cluster)
         self.told: FloatArray = np.where(can, told.rate, 0.0)[np.arange(jobs), :, column]
+        self.reported = ReportedRates.of(setting, told.rate)
+        self.preference = TypePreference(self.told, column)
         self.foresight = Foresight(self.asked, work.request, self.told, told.total)
         # No guess keeps a job from a type.
         self.may_wait = steering.max_wait_s > 0 and told.known
@@ -104,7 +107,7 @@ class _Run:
                 schedule.main(self._queue(depth), len(self.cluster.types), self._starter(now))
                 waits = True
             if waits and now >= filled + interval:
-                profiles = self._profiles(now)
+                profiles = free_profiles(self.cluster.capacity, self.on, self.ends_by, now)
                 schedule.backfill(
                     self._queue(self.setting.limits.tested), profiles, self._starter(now)
                 )
@@ -161,11 +164,8 @@ class _Run:
         """Those of ``first``, then the fastest first, without the ones that are far slower. A job
         that may be moved keeps those that unmanaged jobs accept, or these would be left with
         them."""
-        told = self.told[job]
-        best = max(told[kind] for kind in kinds)
         shared = self.shared if self.setting.steering.moves else _NONE
-        kept = [kind for kind in kinds if told[kind] * SLOWEST >= best or kind in shared]
-        return sorted(kept, key=lambda kind: (kind not in first, -told[kind]))
+        return self.preference.order(job, kinds, first, shared)
 
     def _queue(self, most: int) -> list[Waiting]:
         """The first jobs of the queue in Slurm's order."""
@@ -212,14 +212,6 @@ class _Run:
         self.seats.release(job)
         self.news = True
 
-    def _profiles(self, now: float) -> dict[int, Profile]:
-        """What is free when by the limits of what runs."""
-        free = self.cluster.capacity - self.on.sum(axis=0)
-        found = {kind: Profile(now, int(free[kind])) for kind in range(len(free))}
-        for job, kind in zip(*np.nonzero(self.on), strict=True):
-            found[int(kind)].give(float(self.ends_by[job]), int(self.on[job, kind]))
-        return found
-
     def _managed(self) -> IntArray:
         """Jobs that take part in ticks, rising."""
         if self.decide is None:
@@ -228,13 +220,17 @@ class _Run:
         return np.flatnonzero(self.asked.managed & there)
 
     def _ripe(self, managed: IntArray, now: float) -> bool:
-        """Whether a job has become movable since the last decision."""
+        """Whether a job has become movable since the last decision, or reports may be new."""
         runs = managed[self.state[managed] == _RUNS]
         at = self.present.since[runs] + self.setting.steering.min_between_moves_s
-        return bool(((self.decided < at) & (at <= now)).any())
+        return self.reported is not None or bool(((self.decided < at) & (at <= now)).any())
 
     def _tick(self, managed: IntArray, memory: State, now: float) -> State:
         assert self.decide is not None
+        if self.reported is not None:
+            runs = managed[self.state[managed] == _RUNS]
+            self.reported.report(runs, self.on[runs], self.ready[runs], now)
+            self.preference.correct(managed, self.reported)
         view = self._view(managed, now)
         began = time.perf_counter()
         plan, memory = self.decide(view, memory)
@@ -317,7 +313,7 @@ class _Run:
                     gpus[node, kind] -= count
         stayed = self.present.since[managed] + steering.min_between_moves_s <= now
         jobs = replace(
-            view.jobs,
+            view.jobs if self.reported is None else self.reported.corrected(view.jobs, managed),
             priority=-self.order.owners(managed).astype(np.float64),
             movable=~view.jobs.running | (stayed & steering.moves),
         )
@@ -325,7 +321,7 @@ class _Run:
 
     def _move(self, plan: Plan, movable: Mapping[str, bool], now: float) -> None:
         """Moves running jobs to GPUs that nobody who waits can use, now or by a reservation."""
-        profiles = self._profiles(now)
+        profiles = free_profiles(self.cluster.capacity, self.on, self.ends_by, now)
         tested = self._queue(self.setting.limits.tested)
         schedule.backfill(tested, profiles, lambda job, kind: True)
         left = self.setting.steering.max_moves_per_tick
