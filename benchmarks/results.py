@@ -243,9 +243,10 @@ SECTIONS = (
         "95% of the work is done. Slurm's batch_sched_delay is 0 in these runs, since its 3 s "
         "would be a minute. Jobs that differ by more run on another type: 17 to 34 of 90 start "
         "on one. Under timetable and gavel_las the last job, an lm, stays on a k80 while faster "
-        "GPUs are free, live and simulated: neither policy moves it. At a load of 8 to 13 on "
-        "two cores hbatch needs up to 4 s to submit the 31 jobs of the first moment, the "
-        "simulator none.",
+        "GPUs are free, live and simulated: neither policy moves it. At this load on two cores "
+        "hbatch needs up to 4 s to submit the 31 jobs of the first moment, the simulator none. "
+        "The two plain runs are older than the others by one change, of hbatch, which they do "
+        "not use.",
         "python -m benchmarks.live_and_simulated --again --side-by-side 2",
     ),
     Section(
