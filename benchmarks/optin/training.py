@@ -1,7 +1,9 @@
 """A training without torch, for a batch script: MODEL BATCH SAMPLES RESTART_S SAVED.
 
-Its speed is that of the pretend GPU that it runs on (HADAR_PACE). Under a controller it tells of
-its progress and saves when asked; it saves on TERM too, and goes on from what was saved.
+Its speed is that of the pretend GPU that it runs on (HADAR_PACE). Under a controller it reports
+its progress and saves when asked; it saves on TERM too, and goes on from what was saved. SAVED
+holds the samples and, after TERM, the time at which training stopped: an attempt that goes on from
+there reports how long there was no training.
 """
 
 import json
@@ -31,24 +33,27 @@ def train(model: str, batch: int, samples: int, restart_s: float, saved: Path) -
     exchange = Exchange.from_env(print)
     pace = json.loads(Path(os.environ["HADAR_PACE"]).read_text())
     rate = speed(pace, host(), model)
-    before = float(saved.read_text()) if saved.exists() else 0.0
+    kept = json.loads(saved.read_text()) if saved.exists() else {}
+    before, stopped_at = float(kept.get("samples", 0.0)), kept.get("stopped_at")
     began, ack = time.time(), None
     if before:
         time.sleep(restart_s)
     started = time.time()
+    # A crashed attempt leaves no time, and a first one stopped nowhere: nothing is measured then.
+    without_s = None if stopped_at is None else max(0.0, started - float(stopped_at))
 
     def done() -> float:
         return min(float(samples), before + rate * (time.time() - started))
 
-    def save() -> float:
+    def save(stopped_at: float | None = None) -> float:
         at = done()
         aside = saved.with_suffix(f".{os.getpid()}")
-        aside.write_text(str(at))
+        aside.write_text(json.dumps({"samples": at, "stopped_at": stopped_at}))
         aside.replace(saved)
         return at
 
     def leave(*_: object) -> None:
-        save()
+        save(time.time())
         os._exit(0)
 
     def tell() -> None:
@@ -60,7 +65,7 @@ def train(model: str, batch: int, samples: int, restart_s: float, saved: Path) -
                 job=exchange.job, time=now, restarts=exchange.restarts, host=host(),
                 pid=os.getpid(), in_step=in_step(os.environ), started=began, model=model,
                 samples=int(done()), rate=rate, window_s=now - started, batch=batch, gpus=1,
-                ack=ack, restart_s=restart_s, finished=done() >= samples,
+                ack=ack, restart_s=without_s, finished=done() >= samples,
             )
         )  # fmt: skip
 

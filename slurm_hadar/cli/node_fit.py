@@ -54,6 +54,12 @@ def fits(
     )
 
 
+def gpus_asked(record: Declaration, held: Mapping[str, str | None]) -> int | None:
+    """How many GPUs a job on one node asks for; None where that is not clear."""
+    need = _need(record, held)
+    return None if need is None else need[0]
+
+
 def _need(
     record: Declaration, held: Mapping[str, str | None]
 ) -> tuple[int, int, float | None] | None:

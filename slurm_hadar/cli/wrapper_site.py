@@ -45,13 +45,14 @@ class WrapperSite:
 
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
     it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
+    ``batches``: model -> batch per GPU -> the same with that batch;
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
     knows; ``backfill``: partitions for trainings on idle nodes, None: not said;
     ``chain``: those in which a job may be requeued before its time limit, None: not said.
     ``rollout``: None where every job that opts in is managed.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
-    missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no name of
-    its ``cluster`` and no ``default_partition``.
+    missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no batches,
+    no name of its ``cluster`` and no ``default_partition``.
     """
 
     def __init__(self, source: Mapping[str, object], stale: bool = False) -> None:
@@ -85,6 +86,9 @@ class WrapperSite:
         self.speeds: dict[str, dict[str, float]] = {
             model: {kind: number(speeds, kind) for kind in speeds}
             for model, speeds in _tables(source, "speeds").items()
+        }
+        self.batches: dict[str, dict[int, dict[str, float]]] = {
+            model: _by_batch(rows) for model, rows in _tables(source, "batches").items()
         }
         known = source.get("known", {})
         if not isinstance(known, dict):
@@ -192,6 +196,13 @@ def _tables(source: Mapping[str, object], key: str) -> dict[str, dict[str, objec
     if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
         raise SiteError(f"{key} is no object of objects")
     return value
+
+
+def _by_batch(rows: Mapping[str, object]) -> dict[int, dict[str, float]]:
+    if not all(batch.isdecimal() and 0 < int(batch) < 10**9 for batch in rows):
+        raise SiteError("batches has one that is no number")
+    tables = _tables({"batches": dict(rows)}, "batches")
+    return {int(batch): {kind: number(row, kind) for kind in row} for batch, row in tables.items()}
 
 
 def number(source: Mapping[str, object], key: str) -> float:

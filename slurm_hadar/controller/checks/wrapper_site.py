@@ -47,18 +47,18 @@ def wrapper_site(
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
-    group -> samples/s on one GPU over those on the fastest type. ``known``: model -> types whose
-    speed stands in a table; ``models``: all of them; ``backfill``: the partitions for trainings on
-    idle nodes, empty where that is off; ``chain``: those in which a job may be requeued before its
-    time limit; ``rollout``: its limits, None without. Raises OSError where
-    the TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
-    read.
+    group -> samples/s on one GPU over those on the fastest type; ``batches``: model -> batch per
+    GPU that a table has -> the same with that batch. ``known``: model -> types whose speed stands
+    in a table; ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes,
+    empty where that is off; ``chain``: those in which a job may be requeued before its time limit;
+    ``rollout``: its limits, None without. Raises OSError where the TOML is gone, UsageError where
+    ``site.controller_user`` does not exist or a table cannot be read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
     groups = group_types(config)
     models = _models(config)
-    speeds, known = _speeds(config, groups, models)
+    speeds, batches, known = _speeds(config, groups, models)
     found = names.sbatch or shutil.which("sbatch") or "sbatch"
     sbatch = str(folder / "sbatch") if folder else found
     return {
@@ -78,6 +78,7 @@ def wrapper_site(
         "opt_in": list(config.partitions.opt_in),
         "groups": groups,
         "speeds": speeds,
+        "batches": batches,
         "known": known,
         "models": models,
         "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
@@ -103,34 +104,57 @@ def _rollout(found: Rollout) -> dict[str, object] | None:
 
 def _models(config: Config) -> list[str]:
     """The models of all tables."""
+    return sorted(_batches(config))
+
+
+def _batches(config: Config) -> dict[str, list[int]]:
+    """Model of the tables -> the batches per GPU that were measured of it on one GPU, rising."""
     from slurm_hadar.profiles.table import load, model_key, shipped
 
-    tables = [shipped(), *map(load, config.profiles.tables)]
-    return sorted({model_key(row[0]) for table in tables for row in table.rows})
+    found: dict[str, set[int]] = {}
+    for table in [shipped(), *map(load, config.profiles.tables)]:
+        for model, _, gpus, batch, *_ in table.rows:
+            found.setdefault(model_key(model), set()).update([batch] if gpus == 1 else [])
+    return {model: sorted(batches) for model, batches in found.items()}
+
+
+_Speeds = dict[str, float]
+"""GPU type -> speed over that on the fastest type."""
 
 
 def _speeds(
     config: Config, groups: Mapping[str, Mapping[str, str]], models: Sequence[str]
-) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
-    """Per model of the tables; empty for a site without groups. See :func:`wrapper_site`."""
+) -> tuple[dict[str, _Speeds], dict[str, dict[str, _Speeds]], dict[str, list[str]]]:
+    """Per model of the tables: the speeds, those by batch, and the types that a table has; empty
+    for a site without groups. See :func:`wrapper_site`."""
     # The tables take their time, and a site without groups needs none.
     from slurm_hadar.profiles.rates import open_rates
 
     kinds = tuple(dict.fromkeys(kind for types in groups.values() for kind in types.values()))
     if not kinds:
-        return {}, {}
+        return {}, {}, {}
     rates = open_rates(config)
-    found, known = {}, {}
+
+    def over_the_fastest(row: Sequence[float]) -> _Speeds:
+        best = max(row) or 1.0
+        return {k: float(f"{one / best:.{_DIGITS}g}") for k, one in zip(kinds, row, strict=True)}
+
+    found, batches, known = {}, {}, {}
+    measured = _batches(config)
     for model in ("", *models):
         rate, is_known = rates.rates(model, None, kinds, (1,))
-        row = [float(one) for one in rate[:, 0]]
         if is_known.any():
             known[model] = [kind for kind, is_ in zip(kinds, is_known[:, 0], strict=True) if is_]
-        best = max(row) or 1.0
-        found[model] = {
-            kind: float(f"{one / best:.{_DIGITS}g}") for kind, one in zip(kinds, row, strict=True)
+        found[model] = over_the_fastest(rate[:, 0].tolist())
+        by_batch = {
+            str(batch): rates.rates(model, batch, kinds, (1,))[0][:, 0].tolist()
+            for batch in measured.get(model, ())
         }
-    return found, known
+        # A batch that runs nowhere says nothing.
+        rows = {batch: over_the_fastest(row) for batch, row in by_batch.items() if any(row)}
+        if rows:
+            batches[model] = rows
+    return found, batches, known
 
 
 def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | None = None) -> Path:

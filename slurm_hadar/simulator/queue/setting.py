@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.scheduling.schedule import SchedulerLimits
 from slurm_hadar.simulator.cluster import VirtualCluster
@@ -39,7 +40,8 @@ class SteeringSetting:
 
 @dataclass(frozen=True)
 class SimulationSetting:
-    """One simulation, but for the policy. ``seen``: what the policy sees; None: the truth."""
+    """One simulation, but for the policy. ``seen``: what the policy sees; None: the truth;
+    ``reports``: (J, R, C) rates that managed jobs report, by which it corrects those."""
 
     workload: Workload
     cluster: VirtualCluster
@@ -48,5 +50,6 @@ class SimulationSetting:
     costs: Costs = field(default_factory=Costs)
     steering: SteeringSetting = field(default_factory=SteeringSetting)
     seen: Estimates | None = None
+    reports: FloatArray | None = None
     seed: int = 0
     options: Mapping[str, object] = field(default_factory=dict)

@@ -12,7 +12,6 @@ from math import inf
 
 import numpy as np
 
-from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.record import Decide
@@ -22,8 +21,10 @@ from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.cluster_state import ClusterState
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.making_way import stopped
+from slurm_hadar.simulator.queue.reported_rates import ReportedRates
 from slurm_hadar.simulator.queue.requests import as_requested
 from slurm_hadar.simulator.queue.setting import SimulationSetting
+from slurm_hadar.simulator.queue.type_preference import TypePreference
 from slurm_hadar.simulator.views import Views
 
 _NONE: frozenset[int] = frozenset()
@@ -48,8 +49,11 @@ class SimulatedController:
         self._views = Views(work, cluster, estimates, setting.costs, setting.seed, options)
         self._index = {id_: at for at, id_ in enumerate(work.ids)}
         self._types = {name: at for at, name in enumerate(cluster.types)}
-        self._rate = as_requested(estimates.rate, work, cluster)
-        self._foresight = Foresight(state.asked, work.request, self._rate, estimates.total)
+        rate = as_requested(estimates.rate, work, cluster)
+        self._reported = ReportedRates.of(setting, estimates.rate)
+        column = np.searchsorted(np.asarray(work.counts), work.request)
+        self._preference = TypePreference(rate, column)
+        self._foresight = Foresight(state.asked, work.request, rate, estimates.total)
         # No guess keeps a job from a type.
         self._may_wait = steering.max_wait_s > 0 and estimates.known
         self._shared = _NONE
@@ -75,19 +79,23 @@ class SimulatedController:
         decides = False
         if now >= self._due_s and len(managed):
             self._due_s = now + self._steering.tick_s
-            decides = state.changed or self._has_new_movable(managed, now)
+            decides = state.changed or self._out_of_date(managed, now)
             if decides:
                 self._tick(managed, now)
         self.next_tick_s = self._due_s if len(managed) else inf
         return decides
 
-    def _has_new_movable(self, managed: IntArray, now: float) -> bool:
-        """Whether a job has become movable since the last decision."""
+    def _out_of_date(self, managed: IntArray, now: float) -> bool:
+        """Whether a job has become movable since the last decision, or reports may be new."""
         runs = managed[self._state.runs[managed]]
         at = self._state.present.since[runs] + self._steering.min_between_moves_s
-        return bool(((self._decided_s < at) & (at <= now)).any())
+        return self._reported is not None or bool(((self._decided_s < at) & (at <= now)).any())
 
     def _tick(self, managed: IntArray, now: float) -> None:
+        if self._reported is not None:
+            runs = managed[self._state.runs[managed]]
+            self._reported.report(runs, self._state.on[runs], self._state.ready[runs], now)
+            self._preference.correct(managed, self._reported)
         view = self._view(managed, now)
         began = time.perf_counter()
         plan, self._memory = self._decide(view, self._memory)
@@ -120,7 +128,7 @@ class SimulatedController:
                     gpus[node, kind] -= count
         stayed = state.present.since[managed] + steering.min_between_moves_s <= now
         jobs = replace(
-            view.jobs,
+            view.jobs if self._reported is None else self._reported.corrected(view.jobs, managed),
             priority=-state.order.owners(managed).astype(np.float64),
             movable=~view.jobs.running | (stayed & steering.moves),
         )
@@ -137,11 +145,8 @@ class SimulatedController:
         """A job's types: those of ``first``, then the fastest first, without the ones that are far
         slower. A job that may be moved keeps those that unmanaged jobs accept, or these would be
         left with them."""
-        kinds, rate = self._asked.kinds(job), self._rate[job]
-        best = max(rate[kind] for kind in kinds)
         shared = self._shared if self._steering.moves else _NONE
-        kept = [kind for kind in kinds if rate[kind] * SLOWEST >= best or kind in shared]
-        return sorted(kept, key=lambda kind: (kind not in first, -rate[kind]))
+        return self._preference.order(job, self._asked.kinds(job), first, shared)
 
     def _exchange(self, plan: Plan, now: float) -> None:
         order, waiting = self._state.order, self._state.waiting()

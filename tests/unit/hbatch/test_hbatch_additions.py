@@ -375,6 +375,31 @@ def test_a_guess_keeps_no_type_out_of_the_list():
         assert listed(words, where=groups(known={"recommendation": known})) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "held", "expected"),
+    [
+        ("batch=16", {}, ["ampere", "v100", "k80"]),
+        # The nearest one of the table, and of a range the least.
+        ("batch=20", {}, ["ampere", "v100", "k80"]),
+        ("batch=10:256", {}, ["ampere", "v100", "k80"]),
+        ("batch=250", {}, ["v100", "ampere"]),
+        # 32 samples on each of two GPUs are nearer to 16 than to 256.
+        ("batch=64", {"gres": "gpu:2"}, ["ampere", "v100", "k80"]),
+        ("batch=128", {"gres": "gpu:1"}, ["v100", "ampere"]),
+        ("", {}, ["v100", "ampere"]),
+    ],
+)
+def test_a_type_is_slow_with_the_batch_that_the_job_declares(words, held, expected):
+    batches = {
+        "resnet18": {
+            "16": {"v100": 0.9, "a100": 1.0, "k80": 0.5},
+            "256": {"v100": 1.0, "a100": 0.9, "k80": 0.2},
+        }
+    }
+    words = f"{'' if held else 'gpus=1 '}types=any model=resnet18 {words}"
+    assert listed(words, held, where=groups(batches=batches)) == expected
+
+
 def test_members_of_equal_or_unknown_speed_keep_the_order_of_the_site():
     assert listed("gpus=1", where=groups(speeds={})) == ["v100", "ampere", "k80"]
     fast = {"": dict.fromkeys(TYPES, 1.0)}

@@ -132,6 +132,10 @@ def test_a_field_of_the_wrong_kind_is_an_error(toml, key, value):
         ("speeds", {"": [1.0]}),
         ("speeds", {"": {"v100": "fast"}}),
         ("speeds", {"": {"v100": -1}}),
+        ("batches", {"lm": [1.0]}),
+        ("batches", {"lm": {"16": 1.0}}),
+        ("batches", {"lm": {"many": {"v100": 1.0}}}),
+        ("batches", {"lm": {"0": {"v100": 1.0}}}),
     ],
 )
 def test_wrong_groups_and_speeds_are_an_error(toml, key, value):
@@ -146,10 +150,11 @@ def test_a_file_of_an_earlier_release_is_read_and_is_not_current(toml):
     path = write_wrapper_site(config.load(toml), toml)
     source = json.loads(path.read_text())
     assert is_current(config.load(toml), toml)
-    del source["groups"], source["speeds"]
+    del source["groups"], source["speeds"], source["batches"]
     path.write_text(json.dumps({**source, "lease_s": 300, "steer": ["v100"]}))
     site = read_site(str(path), str(toml))
     assert (site.groups, site.speeds, site.stale) == ({}, {}, False)
+    assert site.batches == {}
     assert not is_current(config.load(toml), toml)
 
 
@@ -191,6 +196,17 @@ def test_speeds_are_of_the_tables_over_the_fastest_and_by_data_sheet_for_other_m
     sheet = specs.relative_speed(4.4, specs.lookup("a100").tflops)
     assert speeds[""]["k80"] == pytest.approx(sheet, rel=0.01)
     assert {max(one.values()) for one in speeds.values()} == {1.0}
+
+
+def test_speeds_are_of_each_batch_of_the_tables_too(toml):
+    found = written(toml).batches["transformer"]
+    rate = {(row[1], row[3]): row[4] for row in shipped().rows
+            if row[0] == "Transformer" and row[2] == 1}  # fmt: skip
+    assert set(found) == {batch for _, batch in rate}
+    assert all(max(row.values()) == 1.0 for row in found.values())
+    for batch, row in found.items():
+        part = rate["k80", batch] / rate["v100", batch]
+        assert row["k80"] / row["v100"] == pytest.approx(part, rel=0.01)
 
 
 def test_a_sites_own_table_counts(toml, tmp_path):
