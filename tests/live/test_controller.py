@@ -441,10 +441,10 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
         "moving": {"ack_wait_s": 2.0, "settle_s": 0.0},
     }
     site = Site(make_sandbox(mode="act", settings=settings), tmp_path)
-    deaf = "#!/bin/bash\n#HADAR types=any gpus=1 checkpoint=yes\ntrap '' USR2\nsleep 600\n"
-    id_ = site.hbatch(deaf, *first("k80"))
-    site.until(site.running(id_, "k80"))
-    site.want = {id_: {"v100": 1}}
+    id_ = begun(site)
+    # The training's process hears nothing any more.
+    pid = site.controller.observe().progress[id_].pid
+    os.kill(pid, signal.SIGSTOP)
     site.controller.tick()
     time.sleep(2.5)
     site.want = {}
@@ -453,6 +453,24 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
     assert job.state is JobState.RUNNING and job.restarts == 0
     (move,) = moves_of(site.store, id_)
     assert "stays where it is" in move.outcome
+    os.kill(pid, signal.SIGCONT)
+    site.store.close()
+
+
+def test_a_job_that_never_reported_gets_no_signal(make_sandbox, tmp_path):
+    """The steps that srun starts do not inherit a handler: the signal would end them."""
+    site = Site(
+        make_sandbox(mode="act", settings={"guards": {"min_between_moves_s": 0.0}}), tmp_path
+    )
+    script = "#!/bin/bash\n#HADAR types=any gpus=1 checkpoint=yes\nexec srun sleep 600\n"
+    id_ = site.hbatch(script, *first("k80"))
+    site.until(site.running(id_, "k80"))
+    site.want = {id_: {"v100": 1}}
+    for _ in range(3):
+        site.controller.tick()
+        time.sleep(1)
+    assert moves_of(site.store, id_) == []
+    assert site.job(id_).state is JobState.RUNNING
     site.store.close()
 
 

@@ -85,7 +85,7 @@ def site():
 
 def test_a_limited_controller_delays_no_start(site):
     box = site.box
-    site.admin("hadar", "check", "--write", code=1)
+    site.admin("hadar", "check", "--write")
     script = f"#!/bin/sh\n#HADAR types=any gpus=1\nsleep {SECONDS}\n"
     words = ("-o", "/dev/null", "-J", "any", "-t2", "-p", "gpu")
     # Root submits for her: her own requests would be limited before the controller's are.

@@ -82,6 +82,9 @@ def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:
     if progress is not None and progress.restarts != job.restarts and not unasked:
         # It would not hear the wish to save, and a signal would kill it.
         return "it has not reported since its restart"
+    if progress is None and declared.habit == "yes":
+        # The same: it is still loading, or does not use the runtime at all.
+        return "it has not reported yet"
     if declared.habit == "signal" and seen.now - job.start_s < first_guess_s(job):
         # It says nothing of itself, so it is given the time that a start takes.
         return f"it started less than {first_guess_s(job):.0f} s ago (restart_cost)"

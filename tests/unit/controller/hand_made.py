@@ -14,6 +14,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.hosts import expand
 from slurm_hadar.slurm.tres import parse_gpus
@@ -114,14 +115,30 @@ def partitions_of(found):
 def seen(jobs, found=None, partitions=None, **more):
     found = nodes() if found is None else found
     shown = {j.id: j for j in jobs}
+    reports = {j.id: first_report(j) for j in jobs if reports_itself(j)}
     return Observed(
         now=more.pop("now", NOW),
         jobs=shown,
         nodes={n.name: n for n in found},
         partitions={p.name: p for p in partitions or partitions_of(found)},
         steering=more.pop("steering", remember(shown)),
+        progress=more.pop("progress", reports),
         **more,
     )
+
+
+def reports_itself(job_):
+    """Whether a job runs with our runtime, which reports as soon as it has loaded."""
+    declared = job_.declaration
+    return job_.state is JobState.RUNNING and declared is not None and declared.habit == "yes"
+
+
+def first_report(job_):
+    """What a training reports before its first step."""
+    return Progress(
+        job=job_.id, time=NOW, restarts=job_.restarts, host="v1", pid=1, in_step=False,
+        started=job_.start_s, model="", samples=0, rate=0.0, window_s=0.0, batch=0, gpus=1,
+    )  # fmt: skip
 
 
 def look(observed, site=CONFIG, past=None):

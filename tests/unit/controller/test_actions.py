@@ -8,6 +8,7 @@ from hand_made import (
     NOW,
     decide,
     job,
+    look,
     node,
     nodes,
     only,
@@ -17,6 +18,7 @@ from hand_made import (
 )
 
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.snapshot import staying
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -108,6 +110,15 @@ def test_a_job_that_may_not_move_stays_whatever_the_policy_says(stays):
     here = running("1", {"k1": {"k80": 1}}, **stays)
     intended = decide(seen([here]), {"1": {"v100": 1}})
     assert intended.actions == () and "1" in intended.deferred
+
+
+def test_a_job_with_our_runtime_that_never_reported_gets_no_signal():
+    here = running("1", {"k1": {"k80": 1}})
+    assert only(decide(seen([here]), {"1": {"v100": 1}}), Kind.MOVE).job.id == "1"
+    unheard = seen([here], progress={})
+    assert decide(unheard, {"1": {"v100": 1}}).actions == ()
+    target = look(unheard).schedulable["1"]
+    assert staying.why(target, unheard, CONFIG, ControllerHistory()) == "it has not reported yet"
 
 
 def test_a_job_that_just_moved_stays():
