@@ -155,27 +155,40 @@ def process_ended(beat: Heartbeat) -> bool:
     return False
 
 
-def process_name(pid: int) -> str:
-    """What tells a process of this machine from all others, also of machines of the same name:
-    the machine's boot, the namespace in which its number counts, and when it started. Empty where
-    there is no such process, or the kernel does not show it."""
+def process_name() -> str:
+    """What tells this process from all others, also of machines of the same name: the machine's
+    boot, the namespace in which its number counts, and when it started. Empty where the kernel does
+    not show it, or shows the numbers of another namespace."""
     try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return ""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         space = Path("/proc/self/ns/pid").readlink().name
-        # Behind the program's name, which may hold anything.
-        started = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return f"{boot} {space} {started[19]}"
+        return f"{boot} {space} {_started('self')}"
     except (OSError, IndexError):
         return ""
+
+
+def _started(process: int | str) -> str:
+    """When a process started, in clock ticks since the boot. Raises OSError, IndexError."""
+    # Behind the program's name, which may hold anything.
+    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
 
 
 def is_left_behind(beat: Heartbeat) -> bool:
     """Whether a heartbeat is of a process that stays from tick to tick and, for sure, has ended on
     this machine, or is this process itself, whose state folder was lost meanwhile."""
-    here = process_name(os.getpid())
+    here = process_name()
     if not (beat.process and here) or beat.process.split()[:2] != here.split()[:2]:
         return False
-    return beat.process == here or process_name(max(1, beat.pid)) != beat.process
+    if beat.process == here or process_ended(beat):
+        return True
+    try:
+        # Another process may have its number by now.
+        return _started(max(1, beat.pid)) != beat.process.split()[2]
+    except (OSError, IndexError):
+        # Hidden from this user (hidepid, SELinux): it may be alive.
+        return False
 
 
 def _named(beat: Heartbeat, who: Who) -> str:
