@@ -44,7 +44,8 @@ clock that is 300 s off. Within it the one whose clock is ahead acts, and the ot
 steps back."""
 SETTLE_S = 2.0
 """Two that take over at once both see the later heartbeat after this time."""
-_IDENTITY = "identity"
+IDENTITY = "identity"
+LOCK = "lock"
 _WRITTEN = re.compile(r"([0-9a-f]{32}) (\d{1,20})")
 
 
@@ -67,7 +68,7 @@ def identity_of(folder: Path) -> str:
 
     The file names its own inode: a copy of the folder is another controller's.
     """
-    with suppress(OSError, ValueError), (folder / _IDENTITY).open("rb") as stream:
+    with suppress(OSError, ValueError), (folder / IDENTITY).open("rb") as stream:
         match = _WRITTEN.fullmatch(stream.read(100).decode())
         if match and int(match[2]) == os.fstat(stream.fileno()).st_ino:
             return match[1]
@@ -78,12 +79,12 @@ def _give_identity(folder: Path) -> None:
     """For whoever holds the lock."""
     if identity_of(folder):
         return
-    aside = folder / f".{_IDENTITY}.{os.getpid()}"
+    aside = folder / f".{IDENTITY}.{os.getpid()}"
     # On a full disk nothing is kept of this tick anyway.
     with suppress(OSError):
         with aside.open("w") as stream:
             stream.write(f"{os.urandom(16).hex()} {os.fstat(stream.fileno()).st_ino}")
-        aside.replace(folder / _IDENTITY)
+        aside.replace(folder / IDENTITY)
 
 
 def me(config: Config) -> Who:
@@ -96,7 +97,7 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
     """Hold the state folder's lock. Raises HadarError when another holds it after ``wait_s``."""
     make_private(folder)
     try:
-        handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise folder_error(folder, error) from None
     try:

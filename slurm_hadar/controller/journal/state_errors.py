@@ -33,8 +33,8 @@ def require_own(folder: Path, found: os.stat_result) -> None:
     if found.st_uid != os.getuid():
         owner, own = _name(found.st_uid), _name(os.getuid())
         raise HadarError(
-            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner}, or: "
-            f"chown -R {own} {folder}"
+            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner}, or "
+            f"set site.state_dir to a folder of {own}'s own"
         )
 
 
@@ -50,8 +50,10 @@ def file_cause(path: Path, error: sqlite3.Error) -> str:
     if (place := _place_cause(path.parent)) is not None:
         return place
     if path.exists() and path.stat().st_uid != os.getuid():
-        own = _name(os.getuid())
-        return f"it belongs to {_name(path.stat().st_uid)}; run: chown -R {own} {path.parent}"
+        owner, own = path.stat().st_uid, _name(os.getuid())
+        # Another user may have put it there.
+        cure = f"chown {own} {path}" if owner == 0 else f"set site.state_dir to a folder of {own}'s"
+        return f"it belongs to {_name(owner)}; {cure}"
     if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
         return f"this user may not write it; run: chmod 600 {path} && chmod 700 {path.parent}"
     return "its disk may be full or failing; see df and dmesg"

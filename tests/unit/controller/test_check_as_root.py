@@ -47,10 +47,46 @@ def test_folders_of_the_configured_user_are_right_and_roots_are_not(place):
     assert [one.level for one in folder_findings(site(place))] == ["ok", "ok"]
     os.chown(place / "state", 0, 0)
     state, _ = folder_findings(site(place))
-    assert state.level == "problem" and f"chown -R {OTHER.pw_name} " in state.cure
+    own = f"{place}/state"
+    assert state.level == "problem" and state.cure == (
+        f"chown {OTHER.pw_name} {own} && chmod 700 {own}"
+    )
     (place / "state").rmdir()
     state, _ = folder_findings(site(place))
     assert f"-o {OTHER.pw_name} " in state.cure
+
+
+def in_place_of_the_state_folder(place, owner, mode, files):
+    folders(place)
+    (place / "state").chmod(mode)
+    for name in files:
+        (place / "state" / name).touch()
+    os.chown(place / "state", owner, -1)
+    return next(folder_findings(site(place))).cure
+
+
+def test_roots_state_folder_is_given_away_with_the_files_of_a_controller(place):
+    cure = in_place_of_the_state_folder(place, 0, 0o700, ("lock", "hadar.sqlite", "identity"))
+    own = f"{place}/state"
+    files = f"{own}/hadar.sqlite {own}/identity {own}/lock"
+    assert cure == f"chown {OTHER.pw_name} {own} {files} && chmod 700 {own}"
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "files"),
+    [(0, 0o755, ["dpkg"]), (0, 0o1777, []), (2, 0o700, []), (2, 0o700, ["hadar.sqlite"])],
+)
+def test_no_cure_gives_away_what_may_be_the_systems_or_anothers(place, owner, mode, files):
+    """/var/lib, /tmp, and another user's folder, where a state file may be planted."""
+    cure = in_place_of_the_state_folder(place, owner, mode, files)
+    assert cure == f"set site.state_dir to a folder of {OTHER.pw_name}'s own"
+
+
+def test_a_planted_state_file_in_roots_folder_is_not_taken(place):
+    folders(place, owner=0)
+    (place / "state" / "hadar.sqlite").touch()
+    os.chown(place / "state" / "hadar.sqlite", 2, -1)
+    assert "chown" not in next(folder_findings(site(place))).cure
 
 
 def test_a_folder_above_that_is_closed_to_the_user_is_a_problem(place):
