@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar.config import AlertSettings, Config, uid_of
@@ -22,6 +23,8 @@ from slurm_hadar.slurm.commands import Commands
 
 _USUAL_MAIL_PROG = "/bin/mail"
 """Slurm's own default of MailProg."""
+_USUAL_LOG = "/var/log/slurm-hadar/hadar.log"
+"""Its folder is made by the units."""
 _CHOICE = "alerts.command, alerts.smtp or alerts.mail_prog"
 
 
@@ -78,14 +81,24 @@ def _file(key: str, path: Path, user: ControllerUser) -> Iterator[Finding]:
         yield Finding(
             "problem",
             f"{key}: {user.name} cannot write in folder {folder}",
-            f"let {user.name} write there and enter the folders above it, or correct {key}",
+            _own_folder(key, folder, user),
         )
     elif path.exists() and not (path.is_file() and user.can(path, os.R_OK | os.W_OK)):
         yield Finding(
             "problem",
             f"{key}: {user.name} cannot write {path}",
-            f"chown {user.name} {path}, or correct {key}",
+            f"move it away, or correct {key}",
         )
+
+
+def _own_folder(key: str, folder: Path, user: ControllerUser) -> str:
+    """A cure that opens no folder of another user, such as /var/log with the machine's logs."""
+    # A folder above it may be closed to the caller.
+    with suppress(OSError):
+        if folder.stat().st_uid == user.uid:
+            return f"chmod u+wx {folder}, and let {user.name} enter the folders above it"
+    usual = f", such as {_USUAL_LOG}" if key == "log.file" else ""
+    return f"set {key} to a file in a folder of its own that {user.name} may write{usual}"
 
 
 def _is_there(path: Path, kind: int) -> bool:

@@ -148,6 +148,24 @@ command = ["{program}"]
     assert os.geteuid() == 0, "the caller has its own rights again"
 
 
+@pytest.mark.parametrize("key", ["log.file", "metrics.textfile"])
+def test_no_cure_opens_a_folder_that_is_anothers(place, key):
+    """/var/log: who may write there may replace the logs of the machine."""
+    (place / "log").mkdir()
+    table, name = key.split(".")
+    known = site(place, f'[{table}]\n{name} = "{place}/log/hadar.out"\n')
+    (found,) = reporting_findings(known, controller_user(known))
+    assert found.level == "problem" and f"set {key} to a file in a folder of its own" in found.cure
+    assert "let " not in found.cure and "chown" not in found.cure
+    os.chown(place / "log", OTHER.pw_uid, -1)
+    (place / "log" / "hadar.out").touch(mode=0o600)
+    (found,) = reporting_findings(known, controller_user(known))
+    assert "hadar.out" in found.what and "chown" not in found.cure and found.cure
+    (place / "log").chmod(0o500)
+    (found,) = reporting_findings(known, controller_user(known))
+    assert f"chmod u+wx {place}/log" in found.cure
+
+
 def test_slurms_commands_are_judged_as_the_controllers_user(place):
     folders(place)
     (place / "bin").mkdir()
