@@ -21,7 +21,7 @@ def folder_findings(config: Config, user: ControllerUser | None = None) -> Itera
     """Both folders of the site. ``user``: as whom; None: see :func:`controller_user`."""
     user = user or controller_user(config)
     state, exchange = config.site.state_dir, config.site.exchange_dir
-    if state.resolve() == exchange.resolve():
+    if os.path.realpath(state) == os.path.realpath(exchange):
         yield Finding(
             "problem",
             f"state folder and exchange folder are both {state}: the first must be open to its "

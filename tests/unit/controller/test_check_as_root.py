@@ -193,6 +193,15 @@ def test_rights_in_slurm_are_those_of_the_configured_user(place):
     assert [(one.level, one.what) for one in found] == [("ok", f"{OTHER.pw_name} is an Operator")]
 
 
+@pytest.mark.parametrize("key", ["state_dir", "exchange_dir"])
+def test_a_folder_that_is_a_link_to_itself_is_a_problem(tmp_path, key):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    other = {"state_dir": "exchange_dir", "exchange_dir": "state_dir"}[key]
+    known = config(f'[site]\n{key} = "{tmp_path}/loop"\n{other} = "{tmp_path}/other"\n')
+    found = [one for one in folder_findings(known) if "loop" in one.what]
+    assert [one.level for one in found] == ["problem"] and found[0].cure
+
+
 def test_one_folder_for_both_is_one_problem(tmp_path):
     (tmp_path / "both").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "both")
