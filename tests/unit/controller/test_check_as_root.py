@@ -1,5 +1,6 @@
 """``sudo hadar check``: root judges for the user that runs the controller."""
 
+import errno
 import os
 import pwd
 
@@ -8,6 +9,7 @@ from hand_made import config
 from missing import needs_root
 
 from slurm_hadar.controller.checks import check
+from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.controller_user import controller_user
@@ -164,6 +166,54 @@ def test_no_cure_opens_a_folder_that_is_anothers(place, key):
     (place / "log").chmod(0o500)
     (found,) = reporting_findings(known, controller_user(known))
     assert f"chmod u+wx {place}/log" in found.cure
+
+
+@pytest.mark.parametrize("refused", ["setgroups", "setegid", "seteuid"])
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EPERM])
+def test_where_root_may_not_take_a_users_rights_they_are_unknown(
+    place, monkeypatch, refused, number
+):
+    """Root of a container or of a user namespace."""
+    folders(place)
+    (place / "log").mkdir()
+    known = site(place, f'[log]\nfile = "{place}/log/hadar.log"\n')
+    given = {name: [] for name in ("setgroups", "setegid", "seteuid")}
+    before = os.getgroups(), os.getegid(), os.geteuid()
+
+    def refuses(name, real):
+        def call(value):
+            if name == refused:
+                raise OSError(number, os.strerror(number))
+            given[name].append(value)
+            real(value)
+
+        return call
+
+    for name in given:
+        monkeypatch.setattr(os, name, refuses(name, getattr(os, name)))
+    found = [one for one in findings(known) if "Slurm" not in one.what and one.level != "ok"]
+    assert [one.level for one in found] == ["warning"] and OTHER.pw_name in found[0].what
+    assert f"sudo -u {OTHER.pw_name} hadar check" in found[0].cure
+    assert (os.getgroups(), os.getegid(), os.geteuid()) == before
+    assert all(
+        values[-1:] in ([], [own]) for values, own in zip(given.values(), before, strict=True)
+    )
+
+
+def test_groups_that_cannot_be_given_back_are_not_given_up(place, monkeypatch):
+    """Those of a group that this user namespace does not map: the kernel takes them no more."""
+    folders(place)
+    real = os.setgroups
+
+    def unmapped(groups):
+        if groups == os.getgroups():
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(groups)
+
+    before = os.getgroups()
+    monkeypatch.setattr(os, "setgroups", unmapped)
+    assert not controller_user(site(place)).switches
+    assert os.getgroups() == before
 
 
 def test_slurms_commands_are_judged_as_the_controllers_user(place):
