@@ -25,6 +25,8 @@ _USUAL_MAIL_PROG = "/bin/mail"
 """Slurm's own default of MailProg."""
 _USUAL_LOG = "/var/log/slurm-hadar/hadar.log"
 """Its folder is made by the units."""
+_UNITS_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""Where systemd has a unit's programs looked up."""
 _CHOICE = "alerts.command, alerts.smtp or alerts.mail_prog"
 
 
@@ -45,7 +47,7 @@ def reporting_findings(config: Config, user: ControllerUser) -> Iterator[Finding
         try:
             uid_of("web.proxy_user", config.web.proxy_user)
         except UsageError as error:
-            yield Finding("problem", str(error), "hadar web does not start with it")
+            yield Finding("problem", str(error), "correct the name")
 
 
 def people_findings(
@@ -143,7 +145,13 @@ def _program(
         key, program = "MailProg of slurm.conf", settings.get("MailProg", "")
         program = program if program.startswith("/") else _USUAL_MAIL_PROG
     found = program if "/" in program else shutil.which(program)
-    if found is None or not _is_there(Path(found), stat.S_IFREG):
+    if found is None:
+        yield Finding(
+            "problem",
+            f"{key}: there is no program {shown(program)} on this PATH",
+            "write its full path: the PATH of the controller's unit counts",
+        )
+    elif not _is_there(Path(found), stat.S_IFREG):
         yield Finding(
             "problem", f"{key}: there is no program {shown(program)}", f"correct {_CHOICE}"
         )
@@ -152,6 +160,13 @@ def _program(
             "problem",
             f"{key}: {user.name} cannot run {found}",
             f"let {user.name} run it and enter the folders above it, or correct {_CHOICE}",
+        )
+    elif "/" not in program and str(Path(found).parent) not in _UNITS_PATH:
+        yield Finding(
+            "warning",
+            f"{key}: {shown(program)} is on this PATH, but may not be on the PATH of the "
+            "controller's unit",
+            f"write its full path, {found}",
         )
 
 
