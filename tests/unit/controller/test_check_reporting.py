@@ -1,8 +1,10 @@
 """``hadar check`` on files, programs, users and accounts that the configuration names."""
 
 import os
+import pwd
 import socket
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hand_made import config
@@ -64,10 +66,13 @@ def test_a_log_that_is_off_is_not_judged(site, tmp_path):
 
 def test_a_caller_who_is_not_the_controllers_user_does_not_judge_rights(site, tmp_path):
     known = site(f'[log]\nfile = "{tmp_path}/log"\n')
-    other = ControllerUser(os.getuid(), is_controllers=False)
+    # Root may write everywhere: another user is asked for.
+    other = ControllerUser(os.getuid() or pwd.getpwnam("nobody").pw_uid)
     tmp_path.chmod(0o500)
     try:
-        assert list(reporting_findings(known, other)) == []
+        (found,) = reporting_findings(known, other)
+        assert found.level == "problem", "it judges those of the controller's user"
+        assert list(reporting_findings(known, replace(other, is_controllers=False))) == []
     finally:
         tmp_path.chmod(0o700)
 
