@@ -115,7 +115,7 @@ def is_controllers_user(config: Config) -> bool:
     except OSError:
         if config.site.rights == "operator" and os.getuid() == 0:
             return False
-        above = next((one for one in folder.parents if one.exists()), folder)
+        above = next((one for one in folder.parents if os.access(one, os.F_OK)), folder)
         return os.access(above, os.W_OK)
 
 

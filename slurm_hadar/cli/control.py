@@ -107,7 +107,7 @@ def run(
         try:
             with controller_of(site, 0.0) as controller, _shown(site, controller) as shown:
                 opened = healthy = True
-                controller.process = process_name(os.getpid())
+                controller.process = process_name()
                 while healthy and not asked.any:
                     began = time.monotonic()
                     healthy = _one(controller, shown)

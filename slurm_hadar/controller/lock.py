@@ -44,7 +44,8 @@ clock that is 300 s off. Within it the one whose clock is ahead acts, and the ot
 steps back."""
 SETTLE_S = 2.0
 """Two that take over at once both see the later heartbeat after this time."""
-_IDENTITY = "identity"
+IDENTITY = "identity"
+LOCK = "lock"
 _WRITTEN = re.compile(r"([0-9a-f]{32}) (\d{1,20})")
 
 
@@ -67,7 +68,7 @@ def identity_of(folder: Path) -> str:
 
     The file names its own inode: a copy of the folder is another controller's.
     """
-    with suppress(OSError, ValueError), (folder / _IDENTITY).open("rb") as stream:
+    with suppress(OSError, ValueError), (folder / IDENTITY).open("rb") as stream:
         match = _WRITTEN.fullmatch(stream.read(100).decode())
         if match and int(match[2]) == os.fstat(stream.fileno()).st_ino:
             return match[1]
@@ -78,12 +79,12 @@ def _give_identity(folder: Path) -> None:
     """For whoever holds the lock."""
     if identity_of(folder):
         return
-    aside = folder / f".{_IDENTITY}.{os.getpid()}"
+    aside = folder / f".{IDENTITY}.{os.getpid()}"
     # On a full disk nothing is kept of this tick anyway.
     with suppress(OSError):
         with aside.open("w") as stream:
             stream.write(f"{os.urandom(16).hex()} {os.fstat(stream.fileno()).st_ino}")
-        aside.replace(folder / _IDENTITY)
+        aside.replace(folder / IDENTITY)
 
 
 def me(config: Config) -> Who:
@@ -96,7 +97,7 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
     """Hold the state folder's lock. Raises HadarError when another holds it after ``wait_s``."""
     make_private(folder)
     try:
-        handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise folder_error(folder, error) from None
     try:
@@ -155,27 +156,40 @@ def process_ended(beat: Heartbeat) -> bool:
     return False
 
 
-def process_name(pid: int) -> str:
-    """What tells a process of this machine from all others, also of machines of the same name:
-    the machine's boot, the namespace in which its number counts, and when it started. Empty where
-    there is no such process, or the kernel does not show it."""
+def process_name() -> str:
+    """What tells this process from all others, also of machines of the same name: the machine's
+    boot, the namespace in which its number counts, and when it started. Empty where the kernel does
+    not show it, or shows the numbers of another namespace."""
     try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return ""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         space = Path("/proc/self/ns/pid").readlink().name
-        # Behind the program's name, which may hold anything.
-        started = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return f"{boot} {space} {started[19]}"
+        return f"{boot} {space} {_started('self')}"
     except (OSError, IndexError):
         return ""
+
+
+def _started(process: int | str) -> str:
+    """When a process started, in clock ticks since the boot. Raises OSError, IndexError."""
+    # Behind the program's name, which may hold anything.
+    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
 
 
 def is_left_behind(beat: Heartbeat) -> bool:
     """Whether a heartbeat is of a process that stays from tick to tick and, for sure, has ended on
     this machine, or is this process itself, whose state folder was lost meanwhile."""
-    here = process_name(os.getpid())
+    here = process_name()
     if not (beat.process and here) or beat.process.split()[:2] != here.split()[:2]:
         return False
-    return beat.process == here or process_name(max(1, beat.pid)) != beat.process
+    if beat.process == here or process_ended(beat):
+        return True
+    try:
+        # Another process may have its number by now.
+        return _started(max(1, beat.pid)) != beat.process.split()[2]
+    except (OSError, IndexError):
+        # Hidden from this user (hidepid, SELinux): it may be alive.
+        return False
 
 
 def _named(beat: Heartbeat, who: Who) -> str:

@@ -290,15 +290,20 @@ def ask_to_save(
         context.cluster.signal(action.job.id, asks.name, asks.target)
     except SlurmError as error:
         outcome = f"the signal was refused: {error}"
-        write_unmoved_plan(context, action.job)
+        complaints = write_unmoved_plan(context, action.job)
         context.store.end(entry, outcome, now)
         complaint = f"job {action.job.id}: {action.kind.value} given up, {outcome}"
-        return Sent((complaint,), frozenset({action.job.id}))
+        return Sent((complaint, *complaints), frozenset({action.job.id}))
     return Sent()
 
 
-def write_unmoved_plan(context: ActionContext, job: Job) -> str | None:
-    """Tell a running job that it goes on with what it has, and need not save; see write_plan."""
+def write_unmoved_plan(context: ActionContext, job: Job) -> tuple[str, ...]:
+    """Tell a running job that it goes on with what it has, and need not save. Complaints: see
+    write_plan; the plan of the move is then removed, as it names GPUs that the job does not get."""
     copies = len(job.gpus) if may_have_copies(job) else 1
     plan = JobPlan(job.id, gpus=context.held(job), reason="stays", copies=copies)
-    return context.write_plan(job, plan)
+    complaint = context.write_plan(job, plan)
+    if complaint is None:
+        return ()
+    context.remove_plan(job)
+    return (complaint,)

@@ -70,16 +70,21 @@ def advance(
         elif decided.step in (MoveStep.STAY, MoveStep.END):
             if job is not None and _began_by_itself(entry, job):
                 _keep_as_either(context, entry, job)
-            if decided.step is MoveStep.STAY and job is not None:
-                write_unmoved_plan(context, job)
-            elif job is not None and not job.managed:
-                # No later plan follows that would take its place.
-                context.remove_plan(job)
+            if job is not None and (decided.step is MoveStep.STAY or not job.managed):
+                said += _correct_plan(context, job)
             context.store.end(entry.id, decided.outcome, now)
             said.append(f"job {entry.job}: {decided.outcome}")
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
+
+
+def _correct_plan(context: ActionContext, job: Job) -> list[str]:
+    """No later plan follows that would take the place of the move's. Returns complaints."""
+    if job.state is JobState.RUNNING:
+        return list(write_unmoved_plan(context, job))
+    context.remove_plan(job)
+    return []
 
 
 def _began_by_itself(entry: Entry, job: Job) -> bool:
@@ -194,7 +199,7 @@ def _requeue(
             context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
-            write_unmoved_plan(context, jobs[entry.id])
+            said += write_unmoved_plan(context, jobs[entry.id])
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
     return said

@@ -33,6 +33,13 @@ def findings(config: Config) -> Iterator[Finding]:
         "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
     )
     user = controller_user(config)
+    if not user.switches:
+        yield Finding(
+            "warning",
+            f"{me()} may not take the rights of {user.name} here, as in a container: whether "
+            f"{user.name} can use the folders, files and programs is not checked",
+            f"sudo -u {user.name} hadar check",
+        )
     yield from folder_findings(config, user)
     yield from reporting_findings(config, user)
     for note in config.notes:

@@ -9,14 +9,19 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me, user_name
 from slurm_hadar.controller.checks.state_disk import disk_finding
-from slurm_hadar.controller.lock import controllers_uid
+from slurm_hadar.controller.journal.notified_owners import FILE as ALERTS_FILE
+from slurm_hadar.controller.journal.store import FILE as STATE_FILE
+from slurm_hadar.controller.lock import IDENTITY, LOCK, controllers_uid
+
+_STATE_NAMES = (LOCK, IDENTITY, ALERTS_FILE)
+"""What lies in a state folder beside the state file and what SQLite keeps with it."""
 
 
 def folder_findings(config: Config, user: ControllerUser | None = None) -> Iterator[Finding]:
     """Both folders of the site. ``user``: as whom; None: see :func:`controller_user`."""
     user = user or controller_user(config)
     state, exchange = config.site.state_dir, config.site.exchange_dir
-    if state.resolve() == exchange.resolve():
+    if os.path.realpath(state) == os.path.realpath(exchange):
         yield Finding(
             "problem",
             f"state folder and exchange folder are both {state}: the first must be open to its "
@@ -58,14 +63,14 @@ def _state_finding(state: Path, user: ControllerUser) -> Finding:
             "warning",
             f"state folder {state} is {owner}'s, so {me()} sees only a part of the site",
             f"where {owner} runs the controller: sudo -u {owner} hadar check; where {me()} is "
-            f"to run it: chown {me()} {state} && chmod 700 {state}",
+            f"to run it: {_take_over(state, found, me())}",
         )
     if found.st_uid != user.uid:
         return Finding(
             "problem",
             f"state folder {state} belongs to {user_name(found.st_uid)}, not to {user.name}, who "
             "runs the controller",
-            f"chown -R {user.name} {state} && chmod 700 {state}",
+            _take_over(state, found, user.name),
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         return Finding(
@@ -78,6 +83,26 @@ def _state_finding(state: Path, user: ControllerUser) -> Finding:
             f"chmod 700 {state}, and let {user.name} enter the folders above it",
         )
     return Finding("ok", f"state folder {state} is {user.name}'s alone")
+
+
+def _take_over(state: Path, found: os.stat_result, name: str) -> str:
+    """How a user gets a state folder that is another's. Only root's is given away, where none of
+    it is anything but a controller's: it may be a folder of the system, or of a controller that
+    runs, and another user may have put a state file there."""
+    elsewhere = f"set site.state_dir to a folder of {name}'s own"
+    if found.st_uid != 0 or stat.S_IMODE(found.st_mode) & 0o022:
+        return elsewhere
+    given = [str(state)]
+    try:
+        for file in sorted(state.iterdir()):
+            of_file = file.lstat()
+            ours = file.name in _STATE_NAMES or file.name.startswith(STATE_FILE)
+            if not (ours and stat.S_ISREG(of_file.st_mode) and of_file.st_uid == 0):
+                return elsewhere
+            given.append(str(file))
+    except OSError:
+        return f"{elsewhere}, or run: sudo hadar check"
+    return f"chown {name} {' '.join(given)} && chmod 700 {state}"
 
 
 def exchange_finding(config: Config, folder: Path, user: ControllerUser | None = None) -> Finding:

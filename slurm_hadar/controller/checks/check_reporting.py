@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar.config import AlertSettings, Config, uid_of
@@ -22,6 +23,10 @@ from slurm_hadar.slurm.commands import Commands
 
 _USUAL_MAIL_PROG = "/bin/mail"
 """Slurm's own default of MailProg."""
+_USUAL_LOG = "/var/log/slurm-hadar/hadar.log"
+"""Its folder is made by the units."""
+_UNITS_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""Where systemd has a unit's programs looked up."""
 _CHOICE = "alerts.command, alerts.smtp or alerts.mail_prog"
 
 
@@ -42,7 +47,7 @@ def reporting_findings(config: Config, user: ControllerUser) -> Iterator[Finding
         try:
             uid_of("web.proxy_user", config.web.proxy_user)
         except UsageError as error:
-            yield Finding("problem", str(error), "hadar web does not start with it")
+            yield Finding("problem", str(error), "correct the name")
 
 
 def people_findings(
@@ -78,14 +83,24 @@ def _file(key: str, path: Path, user: ControllerUser) -> Iterator[Finding]:
         yield Finding(
             "problem",
             f"{key}: {user.name} cannot write in folder {folder}",
-            f"let {user.name} write there and enter the folders above it, or correct {key}",
+            _own_folder(key, folder, user),
         )
     elif path.exists() and not (path.is_file() and user.can(path, os.R_OK | os.W_OK)):
         yield Finding(
             "problem",
             f"{key}: {user.name} cannot write {path}",
-            f"chown {user.name} {path}, or correct {key}",
+            f"move it away, or correct {key}",
         )
+
+
+def _own_folder(key: str, folder: Path, user: ControllerUser) -> str:
+    """A cure that opens no folder of another user, such as /var/log with the machine's logs."""
+    # A folder above it may be closed to the caller.
+    with suppress(OSError):
+        if folder.stat().st_uid == user.uid:
+            return f"chmod u+wx {folder}, and let {user.name} enter the folders above it"
+    usual = f", such as {_USUAL_LOG}" if key == "log.file" else ""
+    return f"set {key} to a file in a folder of its own that {user.name} may write{usual}"
 
 
 def _is_there(path: Path, kind: int) -> bool:
@@ -130,7 +145,13 @@ def _program(
         key, program = "MailProg of slurm.conf", settings.get("MailProg", "")
         program = program if program.startswith("/") else _USUAL_MAIL_PROG
     found = program if "/" in program else shutil.which(program)
-    if found is None or not _is_there(Path(found), stat.S_IFREG):
+    if found is None:
+        yield Finding(
+            "problem",
+            f"{key}: there is no program {shown(program)} on this PATH",
+            "write its full path: the PATH of the controller's unit counts",
+        )
+    elif not _is_there(Path(found), stat.S_IFREG):
         yield Finding(
             "problem", f"{key}: there is no program {shown(program)}", f"correct {_CHOICE}"
         )
@@ -139,6 +160,13 @@ def _program(
             "problem",
             f"{key}: {user.name} cannot run {found}",
             f"let {user.name} run it and enter the folders above it, or correct {_CHOICE}",
+        )
+    elif "/" not in program and str(Path(found).parent) not in _UNITS_PATH:
+        yield Finding(
+            "warning",
+            f"{key}: {shown(program)} is on this PATH, but may not be on the PATH of the "
+            "controller's unit",
+            f"write its full path, {found}",
         )
 
 

@@ -1,5 +1,6 @@
 """Whether the state folder lies on a local disk: SQLite's WAL needs shared memory."""
 
+import os
 import re
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def disk_finding(folder: Path, mounts: str | None = None) -> Finding | None:
 
 def _kind(folder: Path, mounts: str) -> str:
     """The type of the file system that holds a folder, the last mount on its deepest point."""
-    place, best, kind = folder.resolve(), -1, ""
+    place, best, kind = Path(os.path.realpath(folder)), -1, ""
     for line in mounts.splitlines():
         before, dash, after = line.partition(" - ")
         fields, types = before.split(), after.split()

@@ -6,6 +6,7 @@ import os
 import pwd
 import sqlite3
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError
@@ -33,8 +34,8 @@ def require_own(folder: Path, found: os.stat_result) -> None:
     if found.st_uid != os.getuid():
         owner, own = _name(found.st_uid), _name(os.getuid())
         raise HadarError(
-            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner}, or: "
-            f"chown -R {own} {folder}"
+            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner}, or "
+            f"set site.state_dir to a folder of {own}'s own"
         )
 
 
@@ -45,14 +46,23 @@ def file_cause(path: Path, error: sqlite3.Error) -> str:
         return _full(path)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"another process has it in use; find it with: fuser {path}"
-    if path.exists() and not path.is_file():
+    found = None
+    # As where the folder may not be entered.
+    with suppress(OSError):
+        found = path.stat()
+    if found is not None and not stat.S_ISREG(found.st_mode):
         return "it is no file; remove it"
     if (place := _place_cause(path.parent)) is not None:
         return place
-    if path.exists() and path.stat().st_uid != os.getuid():
-        own = _name(os.getuid())
-        return f"it belongs to {_name(path.stat().st_uid)}; run: chown -R {own} {path.parent}"
-    if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
+    if found is not None and found.st_uid != os.geteuid():
+        owner, own = found.st_uid, _name(os.geteuid())
+        # Another user may have put it there.
+        cure = f"chown {own} {path}" if owner == 0 else f"set site.state_dir to a folder of {own}'s"
+        return f"it belongs to {_name(owner)}; {cure}"
+    usable = os.access(path.parent, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+    if found is not None:
+        usable = usable and os.access(path, os.R_OK | os.W_OK, effective_ids=True)
+    if not usable:
         return f"this user may not write it; run: chmod 600 {path} && chmod 700 {path.parent}"
     return "its disk may be full or failing; see df and dmesg"
 

@@ -1,5 +1,6 @@
 """``sudo hadar check``: root judges for the user that runs the controller."""
 
+import errno
 import os
 import pwd
 
@@ -8,6 +9,7 @@ from hand_made import config
 from missing import needs_root
 
 from slurm_hadar.controller.checks import check
+from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.controller_user import controller_user
@@ -47,10 +49,46 @@ def test_folders_of_the_configured_user_are_right_and_roots_are_not(place):
     assert [one.level for one in folder_findings(site(place))] == ["ok", "ok"]
     os.chown(place / "state", 0, 0)
     state, _ = folder_findings(site(place))
-    assert state.level == "problem" and f"chown -R {OTHER.pw_name} " in state.cure
+    own = f"{place}/state"
+    assert state.level == "problem" and state.cure == (
+        f"chown {OTHER.pw_name} {own} && chmod 700 {own}"
+    )
     (place / "state").rmdir()
     state, _ = folder_findings(site(place))
     assert f"-o {OTHER.pw_name} " in state.cure
+
+
+def in_place_of_the_state_folder(place, owner, mode, files):
+    folders(place)
+    (place / "state").chmod(mode)
+    for name in files:
+        (place / "state" / name).touch()
+    os.chown(place / "state", owner, -1)
+    return next(folder_findings(site(place))).cure
+
+
+def test_roots_state_folder_is_given_away_with_the_files_of_a_controller(place):
+    cure = in_place_of_the_state_folder(place, 0, 0o700, ("lock", "hadar.sqlite", "identity"))
+    own = f"{place}/state"
+    files = f"{own}/hadar.sqlite {own}/identity {own}/lock"
+    assert cure == f"chown {OTHER.pw_name} {own} {files} && chmod 700 {own}"
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "files"),
+    [(0, 0o755, ["dpkg"]), (0, 0o1777, []), (2, 0o700, []), (2, 0o700, ["hadar.sqlite"])],
+)
+def test_no_cure_gives_away_what_may_be_the_systems_or_anothers(place, owner, mode, files):
+    """/var/lib, /tmp, and another user's folder, where a state file may be planted."""
+    cure = in_place_of_the_state_folder(place, owner, mode, files)
+    assert cure == f"set site.state_dir to a folder of {OTHER.pw_name}'s own"
+
+
+def test_a_planted_state_file_in_roots_folder_is_not_taken(place):
+    folders(place, owner=0)
+    (place / "state" / "hadar.sqlite").touch()
+    os.chown(place / "state" / "hadar.sqlite", 2, -1)
+    assert "chown" not in next(folder_findings(site(place))).cure
 
 
 def test_a_folder_above_that_is_closed_to_the_user_is_a_problem(place):
@@ -112,6 +150,72 @@ command = ["{program}"]
     assert os.geteuid() == 0, "the caller has its own rights again"
 
 
+@pytest.mark.parametrize("key", ["log.file", "metrics.textfile"])
+def test_no_cure_opens_a_folder_that_is_anothers(place, key):
+    """/var/log: who may write there may replace the logs of the machine."""
+    (place / "log").mkdir()
+    table, name = key.split(".")
+    known = site(place, f'[{table}]\n{name} = "{place}/log/hadar.out"\n')
+    (found,) = reporting_findings(known, controller_user(known))
+    assert found.level == "problem" and f"set {key} to a file in a folder of its own" in found.cure
+    assert "let " not in found.cure and "chown" not in found.cure
+    os.chown(place / "log", OTHER.pw_uid, -1)
+    (place / "log" / "hadar.out").touch(mode=0o600)
+    (found,) = reporting_findings(known, controller_user(known))
+    assert "hadar.out" in found.what and "chown" not in found.cure and found.cure
+    (place / "log").chmod(0o500)
+    (found,) = reporting_findings(known, controller_user(known))
+    assert f"chmod u+wx {place}/log" in found.cure
+
+
+@pytest.mark.parametrize("refused", ["setgroups", "setegid", "seteuid"])
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EPERM])
+def test_where_root_may_not_take_a_users_rights_they_are_unknown(
+    place, monkeypatch, refused, number
+):
+    """Root of a container or of a user namespace."""
+    folders(place)
+    (place / "log").mkdir()
+    known = site(place, f'[log]\nfile = "{place}/log/hadar.log"\n')
+    given = {name: [] for name in ("setgroups", "setegid", "seteuid")}
+    before = os.getgroups(), os.getegid(), os.geteuid()
+
+    def refuses(name, real):
+        def call(value):
+            if name == refused:
+                raise OSError(number, os.strerror(number))
+            given[name].append(value)
+            real(value)
+
+        return call
+
+    for name in given:
+        monkeypatch.setattr(os, name, refuses(name, getattr(os, name)))
+    found = [one for one in findings(known) if "Slurm" not in one.what and one.level != "ok"]
+    assert [one.level for one in found] == ["warning"] and OTHER.pw_name in found[0].what
+    assert f"sudo -u {OTHER.pw_name} hadar check" in found[0].cure
+    assert (os.getgroups(), os.getegid(), os.geteuid()) == before
+    assert all(
+        values[-1:] in ([], [own]) for values, own in zip(given.values(), before, strict=True)
+    )
+
+
+def test_groups_that_cannot_be_given_back_are_not_given_up(place, monkeypatch):
+    """Those of a group that this user namespace does not map: the kernel takes them no more."""
+    folders(place)
+    real = os.setgroups
+
+    def unmapped(groups):
+        if groups == os.getgroups():
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(groups)
+
+    before = os.getgroups()
+    monkeypatch.setattr(os, "setgroups", unmapped)
+    assert not controller_user(site(place)).switches
+    assert os.getgroups() == before
+
+
 def test_slurms_commands_are_judged_as_the_controllers_user(place):
     folders(place)
     (place / "bin").mkdir()
@@ -137,6 +241,15 @@ def test_rights_in_slurm_are_those_of_the_configured_user(place):
     found = list(check._rights(known, Slurm(), {}, controller_user(known)))
     assert asked == [OTHER.pw_name]
     assert [(one.level, one.what) for one in found] == [("ok", f"{OTHER.pw_name} is an Operator")]
+
+
+@pytest.mark.parametrize("key", ["state_dir", "exchange_dir"])
+def test_a_folder_that_is_a_link_to_itself_is_a_problem(tmp_path, key):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    other = {"state_dir": "exchange_dir", "exchange_dir": "state_dir"}[key]
+    known = config(f'[site]\n{key} = "{tmp_path}/loop"\n{other} = "{tmp_path}/other"\n')
+    found = [one for one in folder_findings(known) if "loop" in one.what]
+    assert [one.level for one in found] == ["problem"] and found[0].cure
 
 
 def test_one_folder_for_both_is_one_problem(tmp_path):

@@ -1,8 +1,10 @@
 """``hadar check`` on files, programs, users and accounts that the configuration names."""
 
 import os
+import pwd
 import socket
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hand_made import config
@@ -64,10 +66,13 @@ def test_a_log_that_is_off_is_not_judged(site, tmp_path):
 
 def test_a_caller_who_is_not_the_controllers_user_does_not_judge_rights(site, tmp_path):
     known = site(f'[log]\nfile = "{tmp_path}/log"\n')
-    other = ControllerUser(os.getuid(), is_controllers=False)
+    # Root may write everywhere: another user is asked for.
+    other = ControllerUser(os.getuid() or pwd.getpwnam("nobody").pw_uid)
     tmp_path.chmod(0o500)
     try:
-        assert list(reporting_findings(known, other)) == []
+        (found,) = reporting_findings(known, other)
+        assert found.level == "problem", "it judges those of the controller's user"
+        assert list(reporting_findings(known, replace(other, is_controllers=False))) == []
     finally:
         tmp_path.chmod(0o700)
 
@@ -86,7 +91,8 @@ def test_a_port_of_another_process_is_a_problem_unless_a_controller_runs(site, t
 
 def test_a_web_server_without_its_user_is_a_problem(site):
     (found,) = without_slurm(site('[web]\nproxy_user = "no-such-user"\n'))
-    assert found.level == "problem" and "no-such-user" in found.what and found.cure
+    assert found.level == "problem" and "no-such-user" in found.what
+    assert found.cure == "correct the name"
     assert without_slurm(site('[web]\nproxy_user = "root"\n')) == []
 
 
@@ -109,6 +115,21 @@ def test_the_program_that_alerts_go_through(site, keys, settings, says):
     assert [one.level for one in found] == (["problem"] if says else [])
     assert all(says in one.what and one.cure for one in found)
     assert of_people(site(f"[alerts]\nenabled = false\n{keys}\n"), settings) == []
+
+
+def test_a_program_is_looked_up_on_the_path_of_the_controllers_unit(site, tmp_path, monkeypatch):
+    program = tmp_path / "alerter"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    on = '[alerts]\nenabled = true\ncommand = ["{}"]\n'
+    (missing,) = of_people(site(on.format("alerter")))
+    assert missing.level == "problem"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (elsewhere,) = of_people(site(on.format("alerter")))
+    assert elsewhere.level == "warning" and str(program) in elsewhere.cure
+    for one in (missing, elsewhere):
+        assert "the PATH of the controller's unit" in one.what + one.cure, one
+    assert of_people(site(on.format(program))) == []
 
 
 @pytest.mark.parametrize(

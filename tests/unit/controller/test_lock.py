@@ -7,7 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from hand_made import config, job
@@ -41,6 +44,12 @@ from slurm_hadar.controller.lock import only_one
 with only_one(Path(sys.argv[1]), 0):
     print("held", flush=True)
     sys.stdin.read()
+"""
+NAMED = """
+import sys
+from slurm_hadar.controller.lock import process_name
+print(process_name(), flush=True)
+sys.stdin.read()
 """
 
 
@@ -241,29 +250,62 @@ def test_two_state_folders_on_one_host_are_two_controllers(tmp_path):
     assert rival(two, now) is None and not taken_over(two, now)
 
 
+@contextmanager
+def named_daemon(folder):
+    """A process that stays, with its heartbeat in ``folder``."""
+    argv, pipes = [sys.executable, "-c", NAMED], {"stdin": PIPE, "stdout": PIPE, "text": True}
+    with subprocess.Popen(argv, **pipes) as daemon:
+        name = daemon.stdout.readline().strip()
+        write_heartbeat(folder, "act", 10.0, writer=Writer("of the lost folder", name))
+        yield replace(read_heartbeat(folder, os.getuid()), pid=daemon.pid)
+        daemon.kill()
+
+
 def test_a_daemon_that_has_ended_on_this_machine_is_not_waited_for(tmp_path):
     """Its state folder was lost with it, so that the new controller is another one by its name."""
     _, two = two_folders(tmp_path)
-    with subprocess.Popen(["sleep", "60"]) as daemon:
-        name = process_name(daemon.pid)
-        write_heartbeat(tmp_path / "x", "act", 10.0, writer=Writer("of the lost folder", name))
-        beat = replace(read_heartbeat(tmp_path / "x", os.getuid()), pid=daemon.pid)
-        assert len(name.split()) == 3 and beat.process == name
+    with named_daemon(tmp_path / "x") as beat:
+        assert len(beat.process.split()) == 3
         assert "another state folder" in rival_in(beat, me(two), beat.time), "it is alive"
-        daemon.kill()
     assert rival_in(beat, me(two), beat.time) is None
     assert takes_over_from(beat, me(two), beat.time), "and a second look follows"
     # Its number may be another process's by now, and on another machine it says nothing.
     assert rival_in(replace(beat, pid=1), me(two), beat.time) is None
-    boot, space, started = name.split()
+    boot, space, started = beat.process.split()
     for elsewhere in (f"other {space} {started}", f"{boot} pid:[1] {started}", ""):
         assert rival_in(replace(beat, process=elsewhere), me(two), beat.time) is not None
     assert rival_in(replace(beat, host="elsewhere"), me(two), beat.time) == "elsewhere"
 
 
+@pytest.mark.parametrize("hidden", [PermissionError, FileNotFoundError])
+def test_a_daemon_that_the_kernel_hides_is_waited_for(tmp_path, monkeypatch, hidden):
+    """SELinux or hidepid: what cannot be read says nothing, and a number that is in use may be the
+    daemon's."""
+    _, two = two_folders(tmp_path)
+    read = Path.read_text
+
+    def hiding(path, *args, **more):
+        if str(path) == f"/proc/{beat.pid}/stat":
+            raise hidden(f"{path}")
+        return read(path, *args, **more)
+
+    with named_daemon(tmp_path / "x") as beat:
+        monkeypatch.setattr(Path, "read_text", hiding)
+        assert "another state folder" in rival_in(beat, me(two), beat.time)
+    assert rival_in(beat, me(two), beat.time) is None, "no process has its number"
+
+
+def test_a_process_whose_proc_is_of_another_namespace_has_no_name(monkeypatch):
+    """Its own number and those that /proc shows do not fit."""
+    assert process_name()
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    assert process_name() == ""
+
+
 def test_a_daemon_whose_state_folder_was_lost_does_not_wait_for_itself(tmp_path):
     _, two = two_folders(tmp_path)
-    own = Writer("of the lost folder", process_name(os.getpid()))
+    own = Writer("of the lost folder", process_name())
     write_heartbeat(tmp_path / "x", "act", 10.0, writer=own)
     assert rival(two, time.time()) is None
 

@@ -14,7 +14,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.exchange.heartbeat import NAME, Writer, write_heartbeat
+from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.slurm.traffic import Traffic
 
 
@@ -51,8 +51,22 @@ def site(tmp_path, monkeypatch):
     return known
 
 
+def content(folder):
+    """Name -> what a file holds, its mode and when it was written last."""
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+        for path in folder.iterdir()
+    }
+
+
 def test_it_says_what_each_job_would_get_beside_a_controller(site, capsys):
+    # A controller that runs has made all tables.
+    with common.reader_of(site):
+        pass
     with only_one(site.site.state_dir, 0):
+        folders = (site.site.state_dir, site.site.exchange_dir)
+        before = [content(one) for one in folders]
+        assert "hadar.sqlite" in before[0]
         command.retire(dry_run=True, config=None, as_json=False)
         said = capsys.readouterr().out
         assert said.startswith("1 managed job would be given back to Slurm\n")
@@ -61,8 +75,8 @@ def test_it_says_what_each_job_would_get_beside_a_controller(site, capsys):
         found = json.loads(capsys.readouterr().out)["result"]
         assert (found["changed"], found["jobs"]) == (False, ["7"])
         assert found["would_set"] == {"7": {"Comment": "mine", "Partition": "gpu"}}
+        assert [content(one) for one in folders] == before, "nothing is written"
         with pytest.raises(HadarError, match="another hadar is running"):
             command.retire(dry_run=False, config=None, as_json=False)
-    assert (site.site.exchange_dir / NAME).exists(), "nothing is written"
     with pytest.raises(HadarError, match="is active and would manage them again"):
         command.retire(dry_run=False, config=None, as_json=False)

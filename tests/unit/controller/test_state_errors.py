@@ -4,12 +4,15 @@ import errno
 import os
 import pwd
 import sqlite3
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hand_made import RATES, config
 from missing import needs_root
 
+from slurm_hadar.cli import common
 from slurm_hadar.controller.journal import state_errors, store_file
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.lock import only_one
@@ -98,15 +101,44 @@ def test_another_users_folder_and_file(tmp_path):
     folder = tmp_path / "state"
     make_private(folder)
     os.chown(folder, other.pw_uid, -1)
-    with pytest.raises(HadarError, match=f"does not belong to root but to {other.pw_name}"):
+    with pytest.raises(HadarError, match=f"not belong to root but to {other.pw_name}") as found:
         make_private(folder)
+    assert "chown" not in str(found.value), "another user's controller may run there"
     error = sqlite3.OperationalError("unable to open database file")
     error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
     (folder / "hadar.sqlite").touch()
     os.chown(folder / "hadar.sqlite", other.pw_uid, -1)
-    assert f"it belongs to {other.pw_name}" in state_errors.file_cause(
-        folder / "hadar.sqlite", error
-    )
+    said = state_errors.file_cause(folder / "hadar.sqlite", error)
+    assert f"it belongs to {other.pw_name}; set site.state_dir" in said and "chown" not in said
+
+
+def test_a_folder_that_lost_its_mode_is_a_cause_with_a_cure(tmp_path):
+    """As its own user, whom the mode binds: Path.exists() raises PermissionError there."""
+    needs_root("it takes another user's rights")
+    other = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        folder = Path(place) / "state"
+        folder.mkdir(0o600)
+        os.chown(folder, other.pw_uid, -1)
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        os.seteuid(other.pw_uid)
+        try:
+            said = str(store_file.state_file_error(error, folder / "hadar.sqlite"))
+        finally:
+            os.seteuid(0)
+    assert f"chmod 700 {folder}" in said
+
+
+def test_a_closed_folder_above_the_state_folder_is_no_traceback(tmp_path, monkeypatch):
+    def closed(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    site = config(f'[site]\nrights = "user"\nstate_dir = "{tmp_path}/closed/state"\n')
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", closed)
+        assert common.is_controllers_user(site)
 
 
 @pytest.mark.parametrize(("steered", "says"), [(0, ""), (1, "1 job was"), (3, "3 jobs were")])

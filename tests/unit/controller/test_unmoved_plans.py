@@ -1,13 +1,15 @@
 """``plan.JOB.json`` of a move that was not carried out does not promise the other GPUs for ever."""
 
+import errno
 import os
 from dataclasses import replace
 
 import pytest
 from hand_made import NOW, config, job, running, seen
 
-from slurm_hadar.controller.actuation import repair
-from slurm_hadar.controller.actuation.apply import ActionContext
+from slurm_hadar.controller.actuation import apply, repair
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -18,6 +20,7 @@ from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Traffic
 
 TO_V100 = {"gpus": {"v100": 1}, "save": "abc", "restarts": 0, "fields": {"Features": "v100"}}
+OFF = Declaration(off=True)
 HERE = running("1", {"k1": {"k80": 1}})
 SAVED = Progress(
     "1", NOW, 0, "k1", 1, False, NOW, "m", 1, 1.0, 60.0, 64, 1, ack=Ack("abc", NOW - 1, 1)
@@ -71,13 +74,62 @@ def test_after_a_refused_requeue_it_names_what_the_job_has(context):
     ("shown", "says"),
     [
         (job("1", restarts=1, held=True, priority=0), "held while it moved"),
-        (replace(HERE, declaration=Declaration(off=True)), "no longer managed"),
+        (job("1", declaration=OFF), "no longer managed"),
     ],
 )
 def test_where_no_plan_follows_there_is_none(context, shown, says):
     context.store.begin("1", "move", "asked", NOW - 10, TO_V100)
     (said,) = advance(context, {"1": shown}, {}, NOW).said
     assert says in said and plan(context) is None
+
+
+def test_a_running_job_that_is_no_longer_managed_reads_what_it_has(context):
+    context.store.begin("1", "move", "asked", NOW - 10, TO_V100)
+    (said,) = advance(context, {"1": replace(HERE, declaration=OFF)}, {}, NOW).said
+    assert "no longer managed" in said
+    assert (plan(context).gpus, plan(context).save) == ({"k80": 1}, "")
+
+
+def unwritable(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("shown", "progress", "opened_s"),
+    [
+        (HERE, {}, NOW - 9999),
+        (HERE, {"1": SAVED}, NOW - 10),
+        (replace(HERE, declaration=OFF), {}, NOW - 10),
+    ],
+)
+def test_one_that_cannot_be_corrected_is_reported_and_removed(
+    context, monkeypatch, shown, progress, opened_s
+):
+    """Nothing follows it: the move has ended."""
+    context.store.begin("1", "move", "asked", opened_s, TO_V100)
+    monkeypatch.setattr(apply, "write_plan", unwritable)
+    first, second = advance(context, {"1": shown}, progress, NOW).said
+    assert "its plan file cannot be written" in first and "plan file" not in second
+    assert not context.store.open_entries() and plan(context) is None
+
+
+def test_a_signal_that_is_refused_corrects_the_plan_too(context, monkeypatch):
+    def refused(*_):
+        raise SlurmError("no such step")
+
+    def write_first(*args):
+        monkeypatch.setattr(apply, "write_plan", unwritable)
+        return write_plan(*args)
+
+    context.cluster.signal = refused
+    monkeypatch.setattr(apply, "write_plan", write_first)
+    action = Action(Kind.MOVE, HERE, {}, Steering({"v100": 1}, time=NOW), "faster")
+    sent = ask_to_save(context, action, None, NOW)
+    assert [("given up" in one, "cannot be written" in one) for one in sent.said] == [
+        (True, False),
+        (False, True),
+    ]
+    assert plan(context) is None
 
 
 def test_a_placement_that_is_undone_takes_its_plan_with_it(context):
