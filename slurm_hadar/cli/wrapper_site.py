@@ -45,7 +45,7 @@ class WrapperSite:
 
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
     it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
-    ``batches``: model -> batch per GPU -> the same with that batch;
+    ``batches``: model -> batch per GPU -> the same with that batch, of types measured with it;
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
     knows; ``backfill``: partitions for trainings on idle nodes, None: not said;
     ``chain``: those in which a job may be requeued before its time limit, None: not said.

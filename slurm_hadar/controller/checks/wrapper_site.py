@@ -48,11 +48,12 @@ def wrapper_site(
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
     group -> samples/s on one GPU over those on the fastest type; ``batches``: model -> batch per
-    GPU that a table has -> the same with that batch. ``known``: model -> types whose speed stands
-    in a table; ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes,
-    empty where that is off; ``chain``: those in which a job may be requeued before its time limit;
-    ``rollout``: its limits, None without. Raises OSError where the TOML is gone, UsageError where
-    ``site.controller_user`` does not exist or a table cannot be read.
+    GPU -> the same with that batch, of the types that a table has with it. ``known``: model ->
+    types whose speed stands in a table; ``models``: all of them; ``backfill``: the partitions for
+    trainings on idle nodes, empty where that is off; ``chain``: those in which a job may be
+    requeued before its time limit; ``rollout``: its limits, None without. Raises OSError where the
+    TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
+    read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
@@ -104,22 +105,18 @@ def _rollout(found: Rollout) -> dict[str, object] | None:
 
 def _models(config: Config) -> list[str]:
     """The models of all tables."""
-    return sorted(_batches(config))
-
-
-def _batches(config: Config) -> dict[str, list[int]]:
-    """Model of the tables -> the batches per GPU that were measured of it on one GPU, rising."""
     from slurm_hadar.profiles.table import load, model_key, shipped
 
-    found: dict[str, set[int]] = {}
-    for table in [shipped(), *map(load, config.profiles.tables)]:
-        for model, _, gpus, batch, *_ in table.rows:
-            found.setdefault(model_key(model), set()).update([batch] if gpus == 1 else [])
-    return {model: sorted(batches) for model, batches in found.items()}
+    tables = [shipped(), *map(load, config.profiles.tables)]
+    return sorted({model_key(row[0]) for table in tables for row in table.rows})
 
 
 _Speeds = dict[str, float]
 """GPU type -> speed over that on the fastest type."""
+
+
+def _short(speeds: Mapping[str, float]) -> _Speeds:
+    return {kind: float(f"{speed:.{_DIGITS}g}") for kind, speed in speeds.items()}
 
 
 def _speeds(
@@ -134,27 +131,33 @@ def _speeds(
     if not kinds:
         return {}, {}, {}
     rates = open_rates(config)
-
-    def over_the_fastest(row: Sequence[float]) -> _Speeds:
-        best = max(row) or 1.0
-        return {k: float(f"{one / best:.{_DIGITS}g}") for k, one in zip(kinds, row, strict=True)}
-
     found, batches, known = {}, {}, {}
-    measured = _batches(config)
     for model in ("", *models):
         rate, is_known = rates.rates(model, None, kinds, (1,))
         if is_known.any():
             known[model] = [kind for kind, is_ in zip(kinds, is_known[:, 0], strict=True) if is_]
-        found[model] = over_the_fastest(rate[:, 0].tolist())
-        by_batch = {
-            str(batch): rates.rates(model, batch, kinds, (1,))[0][:, 0].tolist()
-            for batch in measured.get(model, ())
-        }
-        # A batch that runs nowhere says nothing.
-        rows = {batch: over_the_fastest(row) for batch, row in by_batch.items() if any(row)}
-        if rows:
+        best = float(rate.max()) or 1.0
+        speeds = dict(zip(kinds, (rate[:, 0] / best).tolist(), strict=True))
+        found[model] = _short(speeds)
+        if rows := _by_batch({kind: rates.table_rates(model, kind) for kind in kinds}, speeds):
             batches[model] = rows
     return found, batches, known
+
+
+def _by_batch(
+    measured: Mapping[str, Mapping[int, float]], speeds: Mapping[str, float]
+) -> dict[str, _Speeds]:
+    """Batch -> GPU type -> speed, of ``measured``: type -> batch -> samples/s. The fastest type of
+    a batch has its speed of ``speeds``, so that both can be compared."""
+    rows: dict[str, _Speeds] = {}
+    for batch in sorted({batch for rates in measured.values() for batch in rates}):
+        row = {kind: rates[batch] for kind, rates in measured.items() if batch in rates}
+        fastest = max(row, key=lambda kind: row[kind])
+        # A batch that runs nowhere says nothing.
+        if row[fastest] > 0:
+            scale = (speeds[fastest] or 1.0) / row[fastest]
+            rows[str(batch)] = _short({kind: rate * scale for kind, rate in row.items()})
+    return rows
 
 
 def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | None = None) -> Path:

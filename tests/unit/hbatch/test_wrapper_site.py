@@ -203,10 +203,39 @@ def test_speeds_are_of_each_batch_of_the_tables_too(toml):
     rate = {(row[1], row[3]): row[4] for row in shipped().rows
             if row[0] == "Transformer" and row[2] == 1}  # fmt: skip
     assert set(found) == {batch for _, batch in rate}
-    assert all(max(row.values()) == 1.0 for row in found.values())
+    # The shipped tables know no A100.
+    assert all(set(row) == {"v100", "k80"} for row in found.values())
+    assert {row["v100"] for row in found.values()} == {written(toml).speeds["transformer"]["v100"]}
     for batch, row in found.items():
         part = rate["k80", batch] / rate["v100", batch]
         assert row["k80"] / row["v100"] == pytest.approx(part, rel=0.01)
+
+
+def own_table(toml, rows):
+    table = toml.parent / "own.json"
+    rows = [[*row, None] for row in rows]
+    table.write_text(json.dumps({"version": 1, "source": "own", "rows": rows}))
+    toml.write_text(toml.read_text() + f'[profiles]\ntables = ["{table}"]\n')
+
+
+def test_a_batch_has_the_types_only_that_a_table_has_with_it(toml):
+    rows = [["Mine", "k80", 1, 16, 10.0], ["Mine", "v100", 1, 16, 100.0]]
+    own_table(toml, [*rows, ["Mine", "v100", 1, 256, 150.0], ["Mine", "k80", 1, 8, 5.0]])
+    site = written(toml)
+    speeds = site.speeds["mine"]
+    assert set(site.known["mine"]) == {"v100", "k80"}
+    found = site.batches["mine"]
+    assert found[256] == {"v100": speeds["v100"]}
+    assert found[16]["k80"] == pytest.approx(found[16]["v100"] / 10, rel=1e-3)
+    # The only one with its batch is not the fastest of all by that.
+    assert found[8] == {"k80": speeds["k80"]}
+
+
+def test_a_batch_with_which_a_type_cannot_run_has_none_of_its_speed(toml):
+    rows = [["Mine", "k80", 1, 64, 10.0], ["Mine", "k80", 1, 128, 0.0]]
+    own_table(toml, [*rows, ["Mine", "v100", 1, 128, 50.0], ["Mine", "v100", 1, 512, 0.0]])
+    found = written(toml).batches["mine"]
+    assert found[128]["k80"] == 0.0 < found[128]["v100"] and 512 not in found
 
 
 def test_a_sites_own_table_counts(toml, tmp_path):
