@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LIMIT = 1 << 20
 _LONGEST_INTERVAL_S = 3600.0
 _LONGEST = 300
 """Characters of a message: keys of the JSON are named in it."""
@@ -112,12 +111,12 @@ def read_site(path: str, config: str) -> WrapperSite | None:
     """
     try:
         with open(paths.opened(path), "rb") as stream:
-            data = stream.read(_LIMIT + 1)
+            data = stream.read(paths.WRAPPER_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise SiteError(error.strerror or str(error)) from None
-    if len(data) > _LIMIT:
+    if len(data) > paths.WRAPPER_BYTES:
         raise SiteError("it is larger than 1 MiB, the limit")
     try:
         source = json.loads(data)

@@ -12,6 +12,7 @@ from slurm_hadar import reading
 from slurm_hadar.config import Config, Rollout, group_types, wrapper_path
 from slurm_hadar.controller.snapshot.chaining import allowed_partitions
 from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.paths import WRAPPER_BYTES
 from slurm_hadar.slurm.cluster import open_cluster
 
 _DIGITS = 4
@@ -48,12 +49,12 @@ def wrapper_site(
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
     group -> samples/s on one GPU over those on the fastest type; ``batches``: model -> batch per
-    GPU -> the same with that batch, of the types that a table has with it. ``known``: model ->
-    types whose speed stands in a table; ``models``: all of them; ``backfill``: the partitions for
-    trainings on idle nodes, empty where that is off; ``chain``: those in which a job may be
-    requeued before its time limit; ``rollout``: its limits, None without. Raises OSError where the
-    TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
-    read.
+    GPU -> the same with that batch, of the types that a table has with it, without batches for
+    which it is that of ``speeds``. ``known``: model -> types whose speed stands in a table;
+    ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes, empty where
+    that is off; ``chain``: those in which a job may be requeued before its time limit; ``rollout``:
+    its limits, None without. Raises OSError where the TOML is gone, UsageError where
+    ``site.controller_user`` does not exist or a table cannot be read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
@@ -139,7 +140,9 @@ def _speeds(
         best = float(rate.max()) or 1.0
         speeds = dict(zip(kinds, (rate[:, 0] / best).tolist(), strict=True))
         found[model] = _short(speeds)
-        if rows := _by_batch({kind: rates.table_rates(model, kind) for kind in kinds}, speeds):
+        rows = _by_batch({kind: rates.table_rates(model, kind) for kind in kinds}, speeds)
+        same = {kind: found[model][kind] for kind in known.get(model, ())}
+        if rows := {batch: row for batch, row in rows.items() if row != same}:
             batches[model] = rows
     return found, batches, known
 
@@ -160,6 +163,31 @@ def _by_batch(
     return rows
 
 
+def _text(site: dict[str, object]) -> str:
+    return json.dumps(site, indent=1) + "\n"
+
+
+def _readable(site: dict[str, object]) -> dict[str, object]:
+    """A site as it is written: without ``batches`` where hbatch could not read it with them."""
+    if len(_text(site)) <= WRAPPER_BYTES:
+        return site
+    return {key: value for key, value in site.items() if key != "batches"}
+
+
+def lacks_batches(config_path: Path) -> bool:
+    """Whether the JSON beside the TOML has no speeds by batch; False where it cannot be read."""
+    written = _written(config_path)
+    return isinstance(written, dict) and "batches" not in written
+
+
+def _written(config_path: Path) -> object:
+    try:
+        data = reading.content(wrapper_path(config_path), reading.TABLE_BYTES)
+        return reading.parsed(data.decode())
+    except (OSError, ValueError):
+        return None
+
+
 def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | None = None) -> Path:
     """Write the JSON beside the TOML: aside, then renamed, mode 0644. Returns its path.
 
@@ -170,7 +198,7 @@ def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | No
     path = wrapper_path(config_path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        text = json.dumps(wrapper_site(config, config_path, names), indent=1) + "\n"
+        text = _text(_readable(wrapper_site(config, config_path, names)))
         try:
             aside.write_text(text)
             aside.chmod(0o644)
@@ -190,16 +218,14 @@ def is_current(config: Config, config_path: Path, names: SlurmNames | None = Non
 
     Without ``site.controller_user`` the UID in it is that of the user who wrote it, and stands.
     """
-    try:
-        data = reading.content(wrapper_path(config_path), reading.TABLE_BYTES)
-        written = reading.parsed(data.decode())
-    except (OSError, ValueError):
+    written = _written(config_path)
+    if not isinstance(written, dict):
         return False
     now = wrapper_site(config, config_path, names)
-    if isinstance(written, dict) and (names is None or not names.cluster):
+    if names is None or not names.cluster:
         now |= {key: written.get(key, "") for key in ("cluster", "default_partition")}
-    if isinstance(written, dict) and not (names and names.sbatch) and not config.slurm.bin_dir:
+    if not (names and names.sbatch) and not config.slurm.bin_dir:
         now["sbatch"] = written.get("sbatch")
-    if not config.site.controller_user and isinstance(written, dict):
+    if not config.site.controller_user:
         now["controller_uid"] = written.get("controller_uid")
-    return bool(written == now)
+    return written == _readable(now)

@@ -9,7 +9,8 @@ from missing import needs_root
 
 from slurm_hadar import config, paths
 from slurm_hadar.cli.wrapper_site import SiteError, controller_is_active, read_site, takes_lists
-from slurm_hadar.controller.checks.wrapper_site import is_current, write_wrapper_site
+from slurm_hadar.controller.checks.check import wrapper_finding
+from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, write_wrapper_site
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.profiles import specs
@@ -202,7 +203,9 @@ def test_speeds_are_of_each_batch_of_the_tables_too(toml):
     found = written(toml).batches["transformer"]
     rate = {(row[1], row[3]): row[4] for row in shipped().rows
             if row[0] == "Transformer" and row[2] == 1}  # fmt: skip
-    assert set(found) == {batch for _, batch in rate}
+    # With the middle one the speeds are those without a batch.
+    batches = sorted({batch for _, batch in rate})
+    assert set(found) == {*batches} - {batches[(len(batches) - 1) // 2]}
     # The shipped tables know no A100.
     assert all(set(row) == {"v100", "k80"} for row in found.values())
     assert {row["v100"] for row in found.values()} == {written(toml).speeds["transformer"]["v100"]}
@@ -219,16 +222,45 @@ def own_table(toml, rows):
 
 
 def test_a_batch_has_the_types_only_that_a_table_has_with_it(toml):
-    rows = [["Mine", "k80", 1, 16, 10.0], ["Mine", "v100", 1, 16, 100.0]]
-    own_table(toml, [*rows, ["Mine", "v100", 1, 256, 150.0], ["Mine", "k80", 1, 8, 5.0]])
+    rows = [["Mine", "k80", 1, 16, 10.0], ["Mine", "v100", 1, 16, 80.0]]
+    own_table(toml, [*rows, ["Mine", "v100", 1, 256, 100.0], ["Mine", "k80", 1, 8, 5.0],
+                     ["Mine", "v100", 1, 4, 60.0]])  # fmt: skip
     site = written(toml)
     speeds = site.speeds["mine"]
     assert set(site.known["mine"]) == {"v100", "k80"}
     found = site.batches["mine"]
     assert found[256] == {"v100": speeds["v100"]}
-    assert found[16]["k80"] == pytest.approx(found[16]["v100"] / 10, rel=1e-3)
+    assert found[16]["k80"] == pytest.approx(found[16]["v100"] / 8, rel=1e-3)
     # The only one with its batch is not the fastest of all by that.
     assert found[8] == {"k80": speeds["k80"]}
+
+
+def test_speeds_by_batch_are_left_out_where_hbatch_could_not_read_the_file(toml):
+    rows = [
+        [f"Model {n}", kind, 1, batch, float(1 + (n * batch * len(kind)) % 97)]
+        for n in range(500)
+        for kind in ("v100", "k80")
+        for batch in range(1, 101)
+    ]
+    own_table(toml, rows)
+    site = config.load(toml)
+    path = write_wrapper_site(site, toml)
+    assert path.stat().st_size <= 1 << 20
+    found = read_site(str(path), str(toml))
+    assert found.batches == {} and len(found.speeds) > 500
+    assert is_current(site, toml)
+    names = SlurmNames()
+    finding = wrapper_finding(site, toml, names)
+    assert finding.level == "warning" and "1 MiB" in finding.what and "batch" in finding.what
+    table = toml.parent / "own.json"
+    table.write_text(json.dumps({**json.loads(table.read_text()), "rows": rows_of_one(rows)}))
+    assert not is_current(site, toml)
+    write_wrapper_site(site, toml)
+    assert wrapper_finding(site, toml, names).level == "ok"
+
+
+def rows_of_one(rows):
+    return [[*row, None] for row in rows if row[0] == "Model 7"]
 
 
 def test_a_batch_with_which_a_type_cannot_run_has_none_of_its_speed(toml):
