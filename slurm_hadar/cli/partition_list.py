@@ -34,7 +34,7 @@ def members_of(
     empty where the job keeps it."""
     if site is None or not site.may_list(partition):
         return {}
-    if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held):
+    if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held, site):
         return {}
     return site.groups[partition]
 
@@ -126,8 +126,8 @@ def _key(model: str) -> str:
     return "".join(letter for letter in model.lower() if letter.isalnum())
 
 
-def _on_one_node(record: Declaration, held: Settings) -> bool:
-    if record.fork[1] > 1 or record.nodes:
+def _on_one_node(record: Declaration, held: Settings, site: WrapperSite) -> bool:
+    if (record.fork[1] > 1 and site.copies) or record.nodes:
         return False
     nodes = held.get("nodes")
     if nodes is not None:

@@ -48,6 +48,7 @@ class WrapperSite:
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
     knows; ``backfill``: partitions for trainings on idle nodes, None: not said;
     ``chain``: those in which a job may be requeued before its time limit, None: not said.
+    ``copies``: whether the policy makes copies of jobs, as far as is said;
     ``rollout``: None where every job that opts in is managed.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
     missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no batches,
@@ -96,6 +97,10 @@ class WrapperSite:
         self.backfill = _texts(source, "backfill") if "backfill" in source else None
         self.chain = _texts(source, "chain") if "chain" in source else None
         rollout = source.get("rollout")
+        copies = source.get("copies", True)
+        if not isinstance(copies, bool):
+            raise SiteError("copies is neither true nor false")
+        self.copies = copies
         self.rollout = RolloutLimits(rollout) if isinstance(rollout, dict) else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 

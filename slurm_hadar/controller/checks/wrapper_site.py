@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar import reading
+from slurm_hadar import policies, reading
 from slurm_hadar.config import Config, Rollout, group_types, wrapper_path
 from slurm_hadar.controller.snapshot.chaining import allowed_partitions
 from slurm_hadar.domain.errors import SlurmError, UsageError
@@ -52,9 +52,10 @@ def wrapper_site(
     GPU -> the same with that batch, of the types that a table has with it, without batches for
     which it is that of ``speeds``. ``known``: model -> types whose speed stands in a table;
     ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes, empty where
-    that is off; ``chain``: those in which a job may be requeued before its time limit; ``rollout``:
-    its limits, None without. Raises OSError where the TOML is gone, UsageError where
-    ``site.controller_user`` does not exist or a table cannot be read.
+    that is off; ``chain``: those in which a job may be requeued before its time limit; ``copies``:
+    whether the policy makes any; ``rollout``: its limits, None without. Raises OSError where the
+    TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
+    read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
@@ -85,12 +86,21 @@ def wrapper_site(
         "models": models,
         "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
         "chain": sorted(allowed_partitions(config)),
+        "copies": _makes_copies(config),
         "rollout": _rollout(config.rollout),
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
         "slurm_conf": str(config.slurm.conf) if config.slurm.conf else None,
     }
+
+
+def _makes_copies(config: Config) -> bool:
+    """True where the policy cannot be loaded, which is a finding of its own."""
+    try:
+        return policies.Trait.COPIES in policies.find(config.controller.policy).uses
+    except UsageError:
+        return True
 
 
 def _rollout(found: Rollout) -> dict[str, object] | None:

@@ -483,7 +483,14 @@ def test_a_job_that_may_need_several_nodes_keeps_the_partition(held):
 
 
 def test_copies_of_any_types_keep_the_partition():
-    assert as_typed("types=v100,a100 gpus=1 fork=1-3")
+    words = "types=v100,a100 gpus=1 fork=1-3"
+    assert as_typed(words) and listed(words, where=groups(copies=True)) is None
+
+
+def test_a_job_of_which_the_policy_makes_no_copies_gets_a_list():
+    where = groups(copies=False)
+    assert listed("types=v100,a100 gpus=1 fork=1-3", where=where) == ["ampere", "v100"]
+    assert listed("types=v100,a100 gpus=1 fork=1-3", {"nodes": "1-2"}, where) is None
 
 
 @pytest.mark.parametrize(

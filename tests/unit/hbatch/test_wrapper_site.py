@@ -86,6 +86,17 @@ def test_the_file_is_readable_by_all_and_alone(toml, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hadar.hbatch.json", "hadar.toml"]
 
 
+@pytest.mark.parametrize(("policy", "copies"), [("hadar", False), ("hadare", True), ("hare", True)])
+def test_whether_the_policy_makes_copies(toml, policy, copies):
+    toml.write_text(toml.read_text() + f'[controller]\npolicy = "{policy}"\n')
+    assert written(toml).copies is copies
+
+
+def test_a_missing_policy_is_a_finding_and_stops_no_write(toml):
+    toml.write_text(toml.read_text() + '[controller]\npolicy = "gone.away:decide"\n')
+    assert written(toml).copies
+
+
 def test_a_folder_that_cannot_be_written_is_told(toml):
     site = config.load(toml)
     with pytest.raises(UsageError, match="cannot be written"):
@@ -128,6 +139,7 @@ def test_a_field_of_the_wrong_kind_is_an_error(toml, key, value):
         ("groups", {"gpu": {"v100": 1}}),
         ("groups", {"gpu": {"h100": "h100"}}),
         ("speeds", 1),
+        ("copies", 1),
         ("known", 1),
         ("known", {"resnet50": 1}),
         ("speeds", {"": [1.0]}),
@@ -151,11 +163,11 @@ def test_a_file_of_an_earlier_release_is_read_and_is_not_current(toml):
     path = write_wrapper_site(config.load(toml), toml)
     source = json.loads(path.read_text())
     assert is_current(config.load(toml), toml)
-    del source["groups"], source["speeds"], source["batches"]
+    del source["groups"], source["speeds"], source["batches"], source["copies"]
     path.write_text(json.dumps({**source, "lease_s": 300, "steer": ["v100"]}))
     site = read_site(str(path), str(toml))
     assert (site.groups, site.speeds, site.stale) == ({}, {}, False)
-    assert site.batches == {}
+    assert site.batches == {} and site.copies
     assert not is_current(config.load(toml), toml)
 
 
