@@ -35,9 +35,10 @@ def wrapper_file(config: str) -> str:
     return os.path.splitext(config)[0] + ".hbatch.json"
 
 
+WRAPPER_BYTES = 1 << 20
+"""The most that hbatch reads of it."""
 PACKAGED_USER = "hadar"
 """The controller's user as the systemd units and the packages have it."""
-_MOST_BYTES = 1 << 20
 
 
 def opened(path: str, system_config: str = SYSTEM_CONFIG) -> int:
@@ -95,7 +96,7 @@ def controller_uid(system_config: str = SYSTEM_CONFIG) -> int | None:
         with open(wrapper_file(system_config), "rb") as stream:
             status = os.fstat(stream.fileno())
             if status.st_uid == 0 and stat.S_ISREG(status.st_mode):
-                found = json.loads(stream.read(_MOST_BYTES))
+                found = json.loads(stream.read(WRAPPER_BYTES))
                 if isinstance(found, dict) and type(found.get("controller_uid")) is int:
                     return int(found["controller_uid"])
     except (OSError, ValueError, RecursionError):

@@ -8,7 +8,6 @@ on one node gets a list: where it fits in all members together it fits in one of
 from __future__ import annotations
 
 import re
-from math import log
 
 from slurm_hadar.domain.declaration import SLOWEST
 
@@ -35,7 +34,7 @@ def members_of(
     empty where the job keeps it."""
     if site is None or not site.may_list(partition):
         return {}
-    if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held):
+    if any(name in held for name in _KEEP_THE_PARTITION) or not _on_one_node(record, held, site):
         return {}
     return site.groups[partition]
 
@@ -59,9 +58,11 @@ def ordered(
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
     kinds = [kind for kind in usable if _may_meet(own, site.features[kind], features)]
-    speeds = _speeds_with_batch(record, held, site) or speeds_of(record.model, site)
-    # A guess keeps no job from a free GPU.
-    known = site.known.get(_key(record.model), ()) if "any" in record.types else ()
+    measured = _speeds_with_batch(record, held, site)
+    speeds = {**speeds_of(record.model, site), **measured}
+    # A guess keeps no job from a free GPU, nor does a speed that was measured with another batch.
+    tabled = site.known.get(_key(record.model), ()) if "any" in record.types else ()
+    known = [kind for kind in tabled if not measured or kind in measured]
     holding = _holding(record, held, members, features, today)
     holds = {members[name] for name in holding}
     best = max((speeds.get(k, 1.0) for k in kinds if k in known and k in holds), default=0.0)
@@ -106,9 +107,9 @@ def speeds_of(model: str, site: WrapperSite) -> Mapping[str, float]:
 def _speeds_with_batch(
     record: Declaration, held: Settings, site: WrapperSite
 ) -> Mapping[str, float]:
-    """The speeds with the declared batch on each of its GPUs, of those that a table has the one
-    nearest to it; empty where none is declared or known. A slow GPU may be four times slower with
-    the batch that a table has in the middle and two times with a small one."""
+    """The speeds with the declared batch on each of its GPUs, of the types that a table has with
+    it; empty where none is declared or measured. A slow GPU may be four times slower with the batch
+    that a table has in the middle and two times with a small one."""
     from slurm_hadar.cli.node_fit import gpus_asked
 
     rows = site.batches.get(_key(record.model), {})
@@ -116,8 +117,8 @@ def _speeds_with_batch(
     if not record.batch or not count:
         return {}
     # The least of a range, as the controller has it.
-    each = max(record.batch[0] / count, 1e-9)
-    return rows[min(rows, key=lambda batch: abs(log(batch / each)))]
+    each, rest = divmod(record.batch[0], count)
+    return {} if rest else rows.get(each, {})
 
 
 def _key(model: str) -> str:
@@ -125,8 +126,8 @@ def _key(model: str) -> str:
     return "".join(letter for letter in model.lower() if letter.isalnum())
 
 
-def _on_one_node(record: Declaration, held: Settings) -> bool:
-    if record.fork[1] > 1 or record.nodes:
+def _on_one_node(record: Declaration, held: Settings, site: WrapperSite) -> bool:
+    if (record.fork[1] > 1 and site.copies) or record.nodes:
         return False
     nodes = held.get("nodes")
     if nodes is not None:

@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LIMIT = 1 << 20
 _LONGEST_INTERVAL_S = 3600.0
 _LONGEST = 300
 """Characters of a message: keys of the JSON are named in it."""
@@ -45,10 +44,11 @@ class WrapperSite:
 
     ``features`` and ``memory_mb`` (0: unknown) are by GPU type; ``groups``: partition -> those that
     it stands for -> GPU type; ``speeds``: model -> GPU type -> speed over that of the fastest;
-    ``batches``: model -> batch per GPU -> the same with that batch;
+    ``batches``: model -> batch per GPU -> the same with that batch, of types measured with it;
     ``known``: model -> GPU types whose speed is known, and no guess; ``models``: all that a table
     knows; ``backfill``: partitions for trainings on idle nodes, None: not said;
     ``chain``: those in which a job may be requeued before its time limit, None: not said.
+    ``copies``: whether the policy makes copies of jobs, as far as is said;
     ``rollout``: None where every job that opts in is managed.
     ``stale``: the TOML beside it has changed since. Raises :class:`SiteError` where a field is
     missing or of the wrong kind; a file of an earlier release has no groups, no speeds, no batches,
@@ -97,6 +97,10 @@ class WrapperSite:
         self.backfill = _texts(source, "backfill") if "backfill" in source else None
         self.chain = _texts(source, "chain") if "chain" in source else None
         rollout = source.get("rollout")
+        copies = source.get("copies", True)
+        if not isinstance(copies, bool):
+            raise SiteError("copies is neither true nor false")
+        self.copies = copies
         self.rollout = RolloutLimits(rollout) if isinstance(rollout, dict) else None
         self.known: dict[str, tuple[str, ...]] = {model: _texts(known, model) for model in known}
 
@@ -112,12 +116,12 @@ def read_site(path: str, config: str) -> WrapperSite | None:
     """
     try:
         with open(paths.opened(path), "rb") as stream:
-            data = stream.read(_LIMIT + 1)
+            data = stream.read(paths.WRAPPER_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise SiteError(error.strerror or str(error)) from None
-    if len(data) > _LIMIT:
+    if len(data) > paths.WRAPPER_BYTES:
         raise SiteError("it is larger than 1 MiB, the limit")
     try:
         source = json.loads(data)

@@ -57,6 +57,13 @@ class Estimator:
             return self._from_table(model, name, gpus, batch, spread)
         return self._from_neighbour(model, gpu_type, gpus, batch, spread, curves)
 
+    def table_rates(self, model: str, gpu_type: str) -> dict[int, float]:
+        """Batch -> samples/s on one GPU of a type, as the table has it; empty where it has none."""
+        curves = self._table.curves(model)
+        name = self._table_name(gpu_type, curves)
+        cells = curves[name].cells if name else {}
+        return {batch: rate for (gpus, batch), rate in cells.items() if gpus == 1}
+
     def anchored(self, model: str) -> bool:
         """Whether the model's rates mean samples/s at all, rather than ratios only."""
         return bool(self._table.curves(model))

@@ -123,6 +123,10 @@ class Rates:
         known = np.stack([block[1] for block in blocks])
         return rate[rows], known[rows]
 
+    def table_rates(self, model: str, gpu_type: str) -> dict[int, float]:
+        """See :meth:`Estimator.table_rates`."""
+        return self._estimator.table_rates(model, gpu_type)
+
     def anchored(self, model: str) -> bool:
         """Whether a model's rates are samples/s; else only their ratios mean something.
 

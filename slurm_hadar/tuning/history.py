@@ -73,6 +73,9 @@ class History:
     submitted: tuple[bool, ...]
     """Of each, whether a record holds the partitions that it was submitted to; those of another
     are the ones that the accounting shows, which a controller may have chosen."""
+    commented: bool
+    """Whether a Comment holds a declaration. Where Comments are recorded, a job without one was not
+    steered."""
 
     @property
     def gpus(self) -> IntArray:
@@ -110,6 +113,7 @@ class _Past:
     typed: bool
     partitions: str
     submitted: bool
+    commented: bool
 
 
 def read(
@@ -212,17 +216,19 @@ def _gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(tres.parse_gpus(text).items())
 
 
-def _partitions(row: CsvRow, id_: str, owners: Mapping[str, str]) -> tuple[str, bool]:
-    """The partitions that a job was submitted to, and whether that is recorded: by the controller,
-    or in its Comment, where hbatch keeps them beside a list of its own."""
+def _partitions(row: CsvRow, id_: str, owners: Mapping[str, str]) -> tuple[str, bool, bool]:
+    """The partitions that a job was submitted to, whether that is recorded: by the controller, or
+    in its Comment, where hbatch keeps them beside a list of its own; and whether that has a
+    declaration."""
     shown = row.text("Partition")
     try:
         declared = declaration.decode(row.text("Comment"))
     except UsageError:
         # A controller leaves such a job alone.
-        return shown, True
+        return shown, True, True
     typed = ",".join(declared.partitions) if declared else ""
-    return typed or owners.get(id_, shown), declared is not None or id_ in owners
+    commented = declared is not None
+    return typed or owners.get(id_, shown), commented or id_ in owners, commented
 
 
 def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Past | str:
@@ -251,7 +257,7 @@ def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Pas
     if end and end == start:
         return "ran for 0 s"
     typed = UNTYPED not in held
-    partitions, submitted = _partitions(row, id_, owners)
+    partitions, submitted, commented = _partitions(row, id_, owners)
     asked = known.asked(request, row.text("Constraints"), partitions)
     if not typed:
         kind = known.of_nodes(row.text("NodeList")) if start else None
@@ -277,6 +283,7 @@ def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Pas
         typed=typed,
         partitions=partitions,
         submitted=submitted,
+        commented=commented,
     )
 
 
@@ -308,6 +315,7 @@ def _arrays(
         left_out=left_out,
         untyped=sum(not past.typed for past in found),
         submitted=tuple(past.submitted for past in found),
+        commented=any(past.commented for past in found),
     )
 
 

@@ -180,14 +180,13 @@ def _remarks(study: Study) -> list[str]:
 
 
 def _of_groups(past: history.History, config: configuration.Config | None) -> list[str]:
-    """Jobs in partitions that a controller chooses among, of which no record tells whether it did.
-    Where Comments are recorded, one without a declaration was not steered."""
+    """Jobs in partitions that a controller chooses among, of which no record tells whether it
+    did."""
     groups = config.partitions.groups if config else {}
     members = {member: name for name, of in groups.items() for member in of}
-    if any(past.submitted):
-        return []
-    found = [members[one] for one in past.partitions if one in members]
-    if not found:
+    rows = zip(past.partitions, past.submitted, strict=True)
+    found = [members[one] for one, submitted in rows if one in members and not submitted]
+    if past.commented or not found:
         return []
     return [
         f"nothing records the partition that {len(found)} jobs were submitted to: they count as "

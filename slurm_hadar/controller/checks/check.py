@@ -15,7 +15,7 @@ from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
-from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current
+from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, lacks_batches
 from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX
 from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
@@ -103,6 +103,13 @@ def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Fin
     beside the TOML."""
     path = wrapper_path(config_path)
     if is_current(config, config_path, names):
+        if lacks_batches(config_path):
+            return Finding(
+                "warning",
+                f"{path} would be larger than 1 MiB with the speeds at each batch: hbatch compares "
+                "GPU types by those at one batch of each model",
+                "leave models or batches out of profiles.tables",
+            )
         return Finding("ok", f"{path} is up to date for hbatch")
     what = "is missing: hbatch knows neither this site's GPU types nor its controller"
     if path.exists():

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar import reading
+from slurm_hadar import policies, reading
 from slurm_hadar.config import Config, Rollout, group_types, wrapper_path
 from slurm_hadar.controller.snapshot.chaining import allowed_partitions
 from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.paths import WRAPPER_BYTES
 from slurm_hadar.slurm.cluster import open_cluster
 
 _DIGITS = 4
@@ -48,11 +49,13 @@ def wrapper_site(
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
     type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
     group -> samples/s on one GPU over those on the fastest type; ``batches``: model -> batch per
-    GPU that a table has -> the same with that batch. ``known``: model -> types whose speed stands
-    in a table; ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes,
-    empty where that is off; ``chain``: those in which a job may be requeued before its time limit;
-    ``rollout``: its limits, None without. Raises OSError where the TOML is gone, UsageError where
-    ``site.controller_user`` does not exist or a table cannot be read.
+    GPU -> the same with that batch, of the types that a table has with it, without batches for
+    which it is that of ``speeds``. ``known``: model -> types whose speed stands in a table;
+    ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes, empty where
+    that is off; ``chain``: those in which a job may be requeued before its time limit; ``copies``:
+    whether the policy makes any; ``rollout``: its limits, None without. Raises OSError where the
+    TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
+    read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
@@ -83,12 +86,21 @@ def wrapper_site(
         "models": models,
         "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
         "chain": sorted(allowed_partitions(config)),
+        "copies": _makes_copies(config),
         "rollout": _rollout(config.rollout),
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
         "slurm_conf": str(config.slurm.conf) if config.slurm.conf else None,
     }
+
+
+def _makes_copies(config: Config) -> bool:
+    """True where the policy cannot be loaded, which is a finding of its own."""
+    try:
+        return policies.Trait.COPIES in policies.find(config.controller.policy).uses
+    except UsageError:
+        return True
 
 
 def _rollout(found: Rollout) -> dict[str, object] | None:
@@ -104,22 +116,18 @@ def _rollout(found: Rollout) -> dict[str, object] | None:
 
 def _models(config: Config) -> list[str]:
     """The models of all tables."""
-    return sorted(_batches(config))
-
-
-def _batches(config: Config) -> dict[str, list[int]]:
-    """Model of the tables -> the batches per GPU that were measured of it on one GPU, rising."""
     from slurm_hadar.profiles.table import load, model_key, shipped
 
-    found: dict[str, set[int]] = {}
-    for table in [shipped(), *map(load, config.profiles.tables)]:
-        for model, _, gpus, batch, *_ in table.rows:
-            found.setdefault(model_key(model), set()).update([batch] if gpus == 1 else [])
-    return {model: sorted(batches) for model, batches in found.items()}
+    tables = [shipped(), *map(load, config.profiles.tables)]
+    return sorted({model_key(row[0]) for table in tables for row in table.rows})
 
 
 _Speeds = dict[str, float]
 """GPU type -> speed over that on the fastest type."""
+
+
+def _short(speeds: Mapping[str, float]) -> _Speeds:
+    return {kind: float(f"{speed:.{_DIGITS}g}") for kind, speed in speeds.items()}
 
 
 def _speeds(
@@ -134,27 +142,60 @@ def _speeds(
     if not kinds:
         return {}, {}, {}
     rates = open_rates(config)
-
-    def over_the_fastest(row: Sequence[float]) -> _Speeds:
-        best = max(row) or 1.0
-        return {k: float(f"{one / best:.{_DIGITS}g}") for k, one in zip(kinds, row, strict=True)}
-
     found, batches, known = {}, {}, {}
-    measured = _batches(config)
     for model in ("", *models):
         rate, is_known = rates.rates(model, None, kinds, (1,))
         if is_known.any():
             known[model] = [kind for kind, is_ in zip(kinds, is_known[:, 0], strict=True) if is_]
-        found[model] = over_the_fastest(rate[:, 0].tolist())
-        by_batch = {
-            str(batch): rates.rates(model, batch, kinds, (1,))[0][:, 0].tolist()
-            for batch in measured.get(model, ())
-        }
-        # A batch that runs nowhere says nothing.
-        rows = {batch: over_the_fastest(row) for batch, row in by_batch.items() if any(row)}
-        if rows:
+        best = float(rate.max()) or 1.0
+        speeds = dict(zip(kinds, (rate[:, 0] / best).tolist(), strict=True))
+        found[model] = _short(speeds)
+        rows = _by_batch({kind: rates.table_rates(model, kind) for kind in kinds}, speeds)
+        same = {kind: found[model][kind] for kind in known.get(model, ())}
+        if rows := {batch: row for batch, row in rows.items() if row != same}:
             batches[model] = rows
     return found, batches, known
+
+
+def _by_batch(
+    measured: Mapping[str, Mapping[int, float]], speeds: Mapping[str, float]
+) -> dict[str, _Speeds]:
+    """Batch -> GPU type -> speed, of ``measured``: type -> batch -> samples/s. The fastest type of
+    a batch has its speed of ``speeds``, so that both can be compared."""
+    rows: dict[str, _Speeds] = {}
+    for batch in sorted({batch for rates in measured.values() for batch in rates}):
+        row = {kind: rates[batch] for kind, rates in measured.items() if batch in rates}
+        fastest = max(row, key=lambda kind: row[kind])
+        # A batch that runs nowhere says nothing.
+        if row[fastest] > 0:
+            scale = (speeds[fastest] or 1.0) / row[fastest]
+            rows[str(batch)] = _short({kind: rate * scale for kind, rate in row.items()})
+    return rows
+
+
+def _text(site: dict[str, object]) -> str:
+    return json.dumps(site, indent=1) + "\n"
+
+
+def _readable(site: dict[str, object]) -> dict[str, object]:
+    """A site as it is written: without ``batches`` where hbatch could not read it with them."""
+    if len(_text(site)) <= WRAPPER_BYTES:
+        return site
+    return {key: value for key, value in site.items() if key != "batches"}
+
+
+def lacks_batches(config_path: Path) -> bool:
+    """Whether the JSON beside the TOML has no speeds by batch; False where it cannot be read."""
+    written = _written(config_path)
+    return isinstance(written, dict) and "batches" not in written
+
+
+def _written(config_path: Path) -> object:
+    try:
+        data = reading.content(wrapper_path(config_path), reading.TABLE_BYTES)
+        return reading.parsed(data.decode())
+    except (OSError, ValueError):
+        return None
 
 
 def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | None = None) -> Path:
@@ -167,7 +208,7 @@ def write_wrapper_site(config: Config, config_path: Path, names: SlurmNames | No
     path = wrapper_path(config_path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        text = json.dumps(wrapper_site(config, config_path, names), indent=1) + "\n"
+        text = _text(_readable(wrapper_site(config, config_path, names)))
         try:
             aside.write_text(text)
             aside.chmod(0o644)
@@ -187,16 +228,14 @@ def is_current(config: Config, config_path: Path, names: SlurmNames | None = Non
 
     Without ``site.controller_user`` the UID in it is that of the user who wrote it, and stands.
     """
-    try:
-        data = reading.content(wrapper_path(config_path), reading.TABLE_BYTES)
-        written = reading.parsed(data.decode())
-    except (OSError, ValueError):
+    written = _written(config_path)
+    if not isinstance(written, dict):
         return False
     now = wrapper_site(config, config_path, names)
-    if isinstance(written, dict) and (names is None or not names.cluster):
+    if names is None or not names.cluster:
         now |= {key: written.get(key, "") for key in ("cluster", "default_partition")}
-    if isinstance(written, dict) and not (names and names.sbatch) and not config.slurm.bin_dir:
+    if not (names and names.sbatch) and not config.slurm.bin_dir:
         now["sbatch"] = written.get("sbatch")
-    if not config.site.controller_user and isinstance(written, dict):
+    if not config.site.controller_user:
         now["controller_uid"] = written.get("controller_uid")
-    return bool(written == now)
+    return written == _readable(now)

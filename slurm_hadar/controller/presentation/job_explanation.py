@@ -117,8 +117,8 @@ def _no_copies(declared: Declaration, config: Config) -> str:
     if most == 1 or policies.Trait.COPIES in policies.find(name).uses:
         return ""
     return (
-        f"fork={declared.fork[0]}-{most} has no effect: this site's policy {name} makes no copies "
-        "of jobs; hadare and hare do"
+        f"fork={declared.fork[0]}-{most}: it runs alone, since this site's policy {name} makes no "
+        "copies of jobs; hadare and hare do"
     )
 
 

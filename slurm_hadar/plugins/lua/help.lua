@@ -133,8 +133,8 @@ local function features(site, kinds)
   return table.concat(names, "|")
 end
 
--- Whether a job is surely on one node, by the rule of hbatch: Slurm spreads tasks, and GPUs that are
--- counted by job, over as many nodes as it likes.
+-- Whether a job is surely on one node, by the rule of hbatch (which knows besides whether the policy
+-- makes copies): Slurm spreads tasks, and GPUs that are counted by job, over as many nodes as it likes.
 local function on_one_node(ask, found)
   local copies = found.fork and found.fork ~= "1" and found.fork ~= "1-1"
   if found.nodes or copies then return false end

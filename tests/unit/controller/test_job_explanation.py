@@ -122,3 +122,5 @@ def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, 
         controller.observe = lambda: shown
         notes = explanation_of(controller, "1").notes
     assert any("makes no copies" in note and policy in note for note in notes) is noted
+    # A job that declares it gets no other batch, nor another number of GPUs.
+    assert not any("no effect" in note for note in notes)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fuzz import asked, seeds
-from slurm_hadar import config, reading, templates
+from slurm_hadar import config, paths, reading, templates
 from slurm_hadar.cli import batch_script
 from slurm_hadar.cli import wrapper_site as site_of_hbatch
 from slurm_hadar.controller.checks import wrapper_site
@@ -338,9 +338,9 @@ def test_hbatch_reads_no_more_of_a_script_than_sbatch_takes(tmp_path: Path) -> N
 
 def test_hbatchs_own_json_has_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "hadar.hbatch.json"
-    path.write_bytes(seeds.WRAPPER_JSON.ljust(site_of_hbatch._LIMIT))
+    path.write_bytes(seeds.WRAPPER_JSON.ljust(paths.WRAPPER_BYTES))
     assert site_of_hbatch.read_site(str(path), "/nowhere") is not None
-    path.write_bytes(seeds.WRAPPER_JSON.ljust(site_of_hbatch._LIMIT) + b"\n{}")
+    path.write_bytes(seeds.WRAPPER_JSON.ljust(paths.WRAPPER_BYTES) + b"\n{}")
     with pytest.raises(site_of_hbatch.SiteError, match="larger than 1 MiB, the limit"):
         site_of_hbatch.read_site(str(path), "/nowhere")
 

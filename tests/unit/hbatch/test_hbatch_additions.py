@@ -379,13 +379,16 @@ def test_a_guess_keeps_no_type_out_of_the_list():
     ("words", "held", "expected"),
     [
         ("batch=16", {}, ["ampere", "v100", "k80"]),
-        # The nearest one of the table, and of a range the least.
-        ("batch=20", {}, ["ampere", "v100", "k80"]),
-        ("batch=10:256", {}, ["ampere", "v100", "k80"]),
+        # Of a range the least.
+        ("batch=16:256", {}, ["ampere", "v100", "k80"]),
+        # With no other batch, near as it may be: what holds between two is the controller's matter.
+        ("batch=20", {}, ["v100", "ampere"]),
         ("batch=250", {}, ["v100", "ampere"]),
-        # 32 samples on each of two GPUs are nearer to 16 than to 256.
-        ("batch=64", {"gres": "gpu:2"}, ["ampere", "v100", "k80"]),
-        ("batch=128", {"gres": "gpu:1"}, ["v100", "ampere"]),
+        ("batch=32", {"gres": "gpu:2"}, ["ampere", "v100", "k80"]),
+        ("batch=33", {"gres": "gpu:2"}, ["v100", "ampere"]),
+        ("batch=256", {"gres": "gpu:1"}, ["v100", "ampere"]),
+        # A type that was not measured with the batch is no slow one.
+        ("batch=512", {}, ["v100", "ampere", "k80"]),
         ("", {}, ["v100", "ampere"]),
     ],
 )
@@ -394,6 +397,7 @@ def test_a_type_is_slow_with_the_batch_that_the_job_declares(words, held, expect
         "resnet18": {
             "16": {"v100": 0.9, "a100": 1.0, "k80": 0.5},
             "256": {"v100": 1.0, "a100": 0.9, "k80": 0.2},
+            "512": {"v100": 1.0, "a100": 0.9},
         }
     }
     words = f"{'' if held else 'gpus=1 '}types=any model=resnet18 {words}"
@@ -479,7 +483,14 @@ def test_a_job_that_may_need_several_nodes_keeps_the_partition(held):
 
 
 def test_copies_of_any_types_keep_the_partition():
-    assert as_typed("types=v100,a100 gpus=1 fork=1-3")
+    words = "types=v100,a100 gpus=1 fork=1-3"
+    assert as_typed(words) and listed(words, where=groups(copies=True)) is None
+
+
+def test_a_job_of_which_the_policy_makes_no_copies_gets_a_list():
+    where = groups(copies=False)
+    assert listed("types=v100,a100 gpus=1 fork=1-3", where=where) == ["ampere", "v100"]
+    assert listed("types=v100,a100 gpus=1 fork=1-3", {"nodes": "1-2"}, where) is None
 
 
 @pytest.mark.parametrize(

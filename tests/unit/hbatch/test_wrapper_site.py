@@ -9,7 +9,8 @@ from missing import needs_root
 
 from slurm_hadar import config, paths
 from slurm_hadar.cli.wrapper_site import SiteError, controller_is_active, read_site, takes_lists
-from slurm_hadar.controller.checks.wrapper_site import is_current, write_wrapper_site
+from slurm_hadar.controller.checks.check import wrapper_finding
+from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, write_wrapper_site
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.profiles import specs
@@ -85,6 +86,17 @@ def test_the_file_is_readable_by_all_and_alone(toml, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hadar.hbatch.json", "hadar.toml"]
 
 
+@pytest.mark.parametrize(("policy", "copies"), [("hadar", False), ("hadare", True), ("hare", True)])
+def test_whether_the_policy_makes_copies(toml, policy, copies):
+    toml.write_text(toml.read_text() + f'[controller]\npolicy = "{policy}"\n')
+    assert written(toml).copies is copies
+
+
+def test_a_missing_policy_is_a_finding_and_stops_no_write(toml):
+    toml.write_text(toml.read_text() + '[controller]\npolicy = "gone.away:decide"\n')
+    assert written(toml).copies
+
+
 def test_a_folder_that_cannot_be_written_is_told(toml):
     site = config.load(toml)
     with pytest.raises(UsageError, match="cannot be written"):
@@ -127,6 +139,7 @@ def test_a_field_of_the_wrong_kind_is_an_error(toml, key, value):
         ("groups", {"gpu": {"v100": 1}}),
         ("groups", {"gpu": {"h100": "h100"}}),
         ("speeds", 1),
+        ("copies", 1),
         ("known", 1),
         ("known", {"resnet50": 1}),
         ("speeds", {"": [1.0]}),
@@ -150,11 +163,11 @@ def test_a_file_of_an_earlier_release_is_read_and_is_not_current(toml):
     path = write_wrapper_site(config.load(toml), toml)
     source = json.loads(path.read_text())
     assert is_current(config.load(toml), toml)
-    del source["groups"], source["speeds"], source["batches"]
+    del source["groups"], source["speeds"], source["batches"], source["copies"]
     path.write_text(json.dumps({**source, "lease_s": 300, "steer": ["v100"]}))
     site = read_site(str(path), str(toml))
     assert (site.groups, site.speeds, site.stale) == ({}, {}, False)
-    assert site.batches == {}
+    assert site.batches == {} and site.copies
     assert not is_current(config.load(toml), toml)
 
 
@@ -202,11 +215,71 @@ def test_speeds_are_of_each_batch_of_the_tables_too(toml):
     found = written(toml).batches["transformer"]
     rate = {(row[1], row[3]): row[4] for row in shipped().rows
             if row[0] == "Transformer" and row[2] == 1}  # fmt: skip
-    assert set(found) == {batch for _, batch in rate}
-    assert all(max(row.values()) == 1.0 for row in found.values())
+    # With the middle one the speeds are those without a batch.
+    batches = sorted({batch for _, batch in rate})
+    assert set(found) == {*batches} - {batches[(len(batches) - 1) // 2]}
+    # The shipped tables know no A100.
+    assert all(set(row) == {"v100", "k80"} for row in found.values())
+    assert {row["v100"] for row in found.values()} == {written(toml).speeds["transformer"]["v100"]}
     for batch, row in found.items():
         part = rate["k80", batch] / rate["v100", batch]
         assert row["k80"] / row["v100"] == pytest.approx(part, rel=0.01)
+
+
+def own_table(toml, rows):
+    table = toml.parent / "own.json"
+    rows = [[*row, None] for row in rows]
+    table.write_text(json.dumps({"version": 1, "source": "own", "rows": rows}))
+    toml.write_text(toml.read_text() + f'[profiles]\ntables = ["{table}"]\n')
+
+
+def test_a_batch_has_the_types_only_that_a_table_has_with_it(toml):
+    rows = [["Mine", "k80", 1, 16, 10.0], ["Mine", "v100", 1, 16, 80.0]]
+    own_table(toml, [*rows, ["Mine", "v100", 1, 256, 100.0], ["Mine", "k80", 1, 8, 5.0],
+                     ["Mine", "v100", 1, 4, 60.0]])  # fmt: skip
+    site = written(toml)
+    speeds = site.speeds["mine"]
+    assert set(site.known["mine"]) == {"v100", "k80"}
+    found = site.batches["mine"]
+    assert found[256] == {"v100": speeds["v100"]}
+    assert found[16]["k80"] == pytest.approx(found[16]["v100"] / 8, rel=1e-3)
+    # The only one with its batch is not the fastest of all by that.
+    assert found[8] == {"k80": speeds["k80"]}
+
+
+def test_speeds_by_batch_are_left_out_where_hbatch_could_not_read_the_file(toml):
+    rows = [
+        [f"Model {n}", kind, 1, batch, float(1 + (n * batch * len(kind)) % 97)]
+        for n in range(500)
+        for kind in ("v100", "k80")
+        for batch in range(1, 101)
+    ]
+    own_table(toml, rows)
+    site = config.load(toml)
+    path = write_wrapper_site(site, toml)
+    assert path.stat().st_size <= 1 << 20
+    found = read_site(str(path), str(toml))
+    assert found.batches == {} and len(found.speeds) > 500
+    assert is_current(site, toml)
+    names = SlurmNames()
+    finding = wrapper_finding(site, toml, names)
+    assert finding.level == "warning" and "1 MiB" in finding.what and "batch" in finding.what
+    table = toml.parent / "own.json"
+    table.write_text(json.dumps({**json.loads(table.read_text()), "rows": rows_of_one(rows)}))
+    assert not is_current(site, toml)
+    write_wrapper_site(site, toml)
+    assert wrapper_finding(site, toml, names).level == "ok"
+
+
+def rows_of_one(rows):
+    return [[*row, None] for row in rows if row[0] == "Model 7"]
+
+
+def test_a_batch_with_which_a_type_cannot_run_has_none_of_its_speed(toml):
+    rows = [["Mine", "k80", 1, 64, 10.0], ["Mine", "k80", 1, 128, 0.0]]
+    own_table(toml, [*rows, ["Mine", "v100", 1, 128, 50.0], ["Mine", "v100", 1, 512, 0.0]])
+    found = written(toml).batches["mine"]
+    assert found[128]["k80"] == 0.0 < found[128]["v100"] and 512 not in found
 
 
 def test_a_sites_own_table_counts(toml, tmp_path):

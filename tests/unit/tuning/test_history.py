@@ -212,3 +212,14 @@ def test_a_history_without_the_owners_partition_is_said_to_be_one() -> None:
     assert sources._of_groups(plain, None) == []
     recorded = read(line(1, 0, 1, 2), line(2, 0, 1, 2, Comment="[hadar1 types=any]"))
     assert sources._of_groups(recorded, groups) == []
+
+
+def test_a_state_file_that_knows_some_jobs_does_not_speak_for_the_others() -> None:
+    groups = configuration.parse('[partitions.groups]\nall = ["v100", "k80"]\n', "here")
+    lines = [line(n, 0, 1, 2) for n in (1, 2, 3)]
+    some = history.read(text(*lines), "past", SITE, owners={"2": "all"})
+    assert some.submitted == (False, True, False)
+    (note,) = sources._of_groups(some, groups)
+    assert "2 jobs" in note and "from all;" in note
+    every = history.read(text(*lines), "past", SITE, owners=dict.fromkeys("123", "v100"))
+    assert sources._of_groups(every, groups) == []
