@@ -112,6 +112,19 @@ def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
     other = np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)
     value[there] *= other[:, None]
     value[there, options.now[there]] = stay
+    _near_end_stays(given, value)
+
+
+def _near_end_stays(given: GivenRound, value: FloatArray) -> None:
+    """Change ``value`` (J, O): a running job without a plan whose work is declared goes nowhere
+    where what the move gains it until its end is not worth its restart."""
+    options, doubt = given.options, given.doubt
+    there = np.flatnonzero((options.now >= 0) & doubt.unplanned & ~doubt.work)
+    here = options.seconds[there, options.now[there]]
+    cost = given.settings.gain_over_cost * given.view.jobs.restart_s[there]
+    moves = np.arange(len(options.gpus))[None, :] != options.now[there][:, None]
+    late = moves & (options.seconds[there] + cost[:, None] >= here[:, None])
+    value[there] = np.where(late, 0.0, value[there])
 
 
 def _none_stops(given: GivenRound, value: FloatArray) -> None:

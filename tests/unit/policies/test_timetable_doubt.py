@@ -168,6 +168,24 @@ def test_the_plan_decides_where_all_is_tried_or_the_cluster_is_full(
     assert ("the more work it has left" in text) is not plans
 
 
+@pytest.mark.parametrize("left_s, kind", [(50.0, "middle"), (400.0, "middle"), (2_000.0, "fast")])
+def test_a_job_near_its_end_does_not_restart_for_less_than_the_restart_costs(
+    left_s: float, kind: str
+) -> None:
+    # Three times as fast on the other GPU, where it was not tried; it came ten hours ago.
+    jobs = jobs_of([[[3.0], [1.0]]], held=[(0, 1, 1, 1)], left=left_s, total=36_000.0 + left_s)
+    jobs = replace(
+        jobs,
+        known=np.array([[[False], [True]]]),
+        restart_s=np.full(1, 250.0),
+        arrival_s=np.full(1, NOW - 36_000.0),
+        since_s=np.full(1, NOW - 36_000.0),
+    )
+    plan, _ = decide(view_of(nodes_of([[2, 0], [0, 2]]), _with(jobs)), {})
+    (gpus,) = (dict(p.gpus) for p in plan.placements.values())
+    assert list(gpus) == [kind]
+
+
 def _scattered(**prospects: ArrayLike) -> View:
     """One GPU of each of two nodes is held, and a gang of four wants a node."""
     rate = [[[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 4.0]]]
