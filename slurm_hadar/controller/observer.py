@@ -63,6 +63,7 @@ class Observer:
             all_reports=said.complete,
             steering=ours,
             racks=self._topology.read(seen.now),
+            slurm_version=seen.slurm_version,
             in_order=self.rules.in_order,
         )
 

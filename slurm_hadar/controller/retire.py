@@ -20,6 +20,7 @@ from slurm_hadar.exchange.prices import withdraw_prices
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
+from slurm_hadar.slurm.updates import command_line
 
 _KIND = "retire"
 _MORE_LOOKS = 2
@@ -62,6 +63,26 @@ def ordinary(
     if waits and obsolete_begin_time(job, steered, now):
         fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
+
+
+def requeue_text(
+    job: Job,
+    steered: Steering,
+    groups: Mapping[str, tuple[str, ...]],
+    version: tuple[int, int, int],
+) -> str:
+    """Of a job that runs, where a requeue would show what was written for it: a sentence with the
+    command that restores its request; else empty. ``groups``: as of :func:`ordinary`."""
+    owners = asked_for(job, steered, groups)
+    left = {key: value for key, value in owners.items() if key not in UNTIL_IT_RUNS}
+    if job.state is not JobState.RUNNING or not left:
+        return ""
+    first = f"job {job.id} runs, and Slurm changes its request only while it waits"
+    try:
+        command = command_line(Update(job.id, left), version)
+    except SlurmError as error:
+        return f"{first}; no command restores it: {error}"
+    return f"{first}: if it is ever requeued, give it its own with: {command}"
 
 
 def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:

@@ -41,6 +41,7 @@ class Observed:
     steering: Mapping[str, Steering] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
+    slurm_version: tuple[int, int, int] = (0, 0, 0)
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
 
@@ -102,6 +103,7 @@ def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed
         nodes=nodes,
         partitions={partition.name: partition for partition in cluster.read_partitions()},
         reservations=tuple(cluster.read_reservations()),
+        slurm_version=cluster.slurm_version,
     )
 
 

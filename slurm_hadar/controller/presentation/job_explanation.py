@@ -1,7 +1,6 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
 import re
-import shlex
 from collections.abc import Collection
 from dataclasses import asdict
 from typing import Protocol
@@ -22,12 +21,14 @@ from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, StatusRow
+from slurm_hadar.slurm.interface import Update
+from slurm_hadar.slurm.updates import command_line
 
 _EXPLAINED = 50
 """Lines of a job's history."""
@@ -252,11 +253,14 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     was = job_updates.asked_for(job, seen.steered(job.id), config.partitions.groups)
     off = job.declaration is not None and job.declaration.off
     notes = [] if off else [f"To opt it out: hadar optout {job.id}"]
-    fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
-    back = f"scontrol update JobId={job.id} {fields}"
-    if was and job.state is JobState.PENDING:
-        notes.append(f"By hand: {back}")
-    elif was and job.state is JobState.RUNNING:
-        again = f"{back} StartTime=now"
-        notes.append(f"By hand: scontrol requeue {job.id}; a second after squeue shows PD: {again}")
-    return notes
+    runs = job.state is JobState.RUNNING
+    if not was or not (runs or job.state is JobState.PENDING):
+        return notes
+    # A begin time would clear the age of a job that waits.
+    fields = {**was, "StartTime": "now"} if runs else was
+    try:
+        back = command_line(Update(job.id, fields), seen.slurm_version)
+    except SlurmError as error:
+        return [*notes, f"No command restores its request: {error}"]
+    first = f"scontrol requeue {job.id}; a second after squeue shows PD: " if runs else ""
+    return [*notes, f"By hand: {first}{back}"]

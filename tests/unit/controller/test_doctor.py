@@ -408,6 +408,8 @@ def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
 
 def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
     class Cluster:
+        slurm_version = (24, 11, 5)
+
         def __init__(self, *jobs):
             self._seen = seen(list(jobs))
 

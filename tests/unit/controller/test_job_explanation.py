@@ -1,5 +1,6 @@
 """What is known of one job, in a row and as an explanation."""
 
+import shlex
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.reports import text
+from slurm_hadar.slurm import updates
+from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.traffic import Traffic
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
@@ -69,6 +72,25 @@ def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
     assert changed(runs, seen([runs]), SITE) == ["Partition: v100 (asked for: gpu)"]
     typed = replace(runs, declaration=replace(declared, partitions=("k80", "v100")))
     assert changed(typed, seen([typed]), SITE) == []
+
+
+@pytest.mark.parametrize("version", [(22, 5, 8), (24, 11, 5)])
+def test_the_printed_command_is_what_the_controller_sends(version):
+    """Slurm has other words for GPUs than it shows."""
+    was = {"Partition": "gpu", "TresPerNode": "gpu:1", "TresPerJob": "gpu:4"}
+    known = {"1": Steering(time=NOW, was=was)}
+    for one, begin in ((job(), {}), (running("1", {"k1": {"k80": 2}}), {"StartTime": "now"})):
+        shown = replace(seen([one], steering=known), slurm_version=version)
+        command = undo(one, shown, SITE)[-1].rpartition(": scontrol ")[2]
+        sent = updates.update_arguments(Update("1", {**was, **begin}), version)
+        assert shlex.split(command) == ["update", *sent]
+        assert "Gres=gpu:1" in sent
+
+
+def test_a_request_that_slurm_is_not_given_has_no_command():
+    known = {"1": Steering(time=NOW, was={"Features": "a\nb"})}
+    (_, note) = undo(job(), seen([job()], steering=known), SITE)
+    assert note.startswith("No command restores its request: ") and "\n" not in note
 
 
 @pytest.mark.parametrize("asked", ["84_2", "86"])
