@@ -77,6 +77,9 @@ def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
         jobs=rollout.applied(jobs, config.rollout, changed),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
         steering=ours,
+        opted_out=steering_store.of_jobs(
+            config, (job for job in seen.opted_out_jobs().values() if job.uid == uid)
+        ),
     )
 
 
@@ -105,7 +108,7 @@ def _told(known: JobContext) -> JobReport:
         next=tuple(_next(known)),
         problems=tuple(problems(known)),
         undo=tuple(job_explanation.undo(job, seen, known.config))
-        if job and job.managed and not _over(job)
+        if job and (job.managed or job.opted_out) and not _over(job)
         else (),
     )
 
@@ -156,6 +159,8 @@ def _now(known: JobContext) -> Iterator[str]:
         return
     if known.under_way is not None:
         yield move_text.under_way(known.under_way, known.seen.now, known.config)
+    elif not job.managed:
+        return
     elif last is not None:
         yield f"{last.placement}: {last.reason}"
     elif not known.journal:

@@ -62,7 +62,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
         decision=decision.placement if decision else "",
         reason=old + decision.reason if decision else "",
         notes=[
-            *([f"Not steered: {job.outside}"] if job.outside else []),
+            *job_explanation.not_steered(job),
             *job_explanation.changed(job, seen, config),
             *job_explanation.undo(job, seen, config),
             "Source: Slurm and the job's own files; no controller answers questions on this host",
