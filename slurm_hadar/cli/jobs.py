@@ -26,7 +26,7 @@ from slurm_hadar.controller.retire import ordinary, requeue_text
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster, Update
@@ -159,7 +159,7 @@ def _find(cluster: Cluster, id_: str) -> list[Job]:
     shown = cluster.read_jobs([id_], tasks_per_array=_MOST_TASKS)
     jobs = [job for job in shown if job.state is not JobState.FINISHED]
     if not jobs:
-        raise UsageError(f"Slurm shows no waiting or running job {id_}; see squeue")
+        raise UnknownJobError(f"Slurm shows no waiting or running job {id_}; see squeue")
     if len(shown) > 1 and all(str(job.raw_id) == id_ for job in shown):
         jobs = [replace(jobs[0], id=id_)]
     elif cluster.notes:

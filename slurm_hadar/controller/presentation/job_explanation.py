@@ -21,7 +21,7 @@ from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import SlurmError, UsageError
+from slurm_hadar.domain.errors import SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
@@ -75,7 +75,8 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     older = len(history) - _EXPLAINED
     if job is None:
         no_array(seen, id_)
-        raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
+        ended = "; it has ended" if history else ""
+        raise UnknownJobError(f"Slurm shows no job {id_}{ended}")
     ensure_managed(job)
     # Of one that is left alone by now, the last decision holds no more.
     decision = controller.store.decisions.last().get(id_) if job.managed else None

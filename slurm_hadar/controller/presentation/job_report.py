@@ -21,7 +21,7 @@ from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.exchange.progress import read_all_progress
@@ -93,7 +93,7 @@ def _told(known: JobContext) -> JobReport:
     if job is None:
         job_explanation.no_array(seen, known.id)
         if not known.entries and not known.decisions:
-            raise UsageError(
+            raise UnknownJobError(
                 f"Slurm shows no job {known.id}, and the journal knows none; "
                 "squeue --me shows the jobs that wait and run"
             )

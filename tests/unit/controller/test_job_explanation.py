@@ -20,6 +20,7 @@ from slurm_hadar.controller.presentation.job_explanation import (
 from slurm_hadar.controller.presentation.job_report import of_controller
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
@@ -174,6 +175,14 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(SITE, SimpleNamespace(traffic=Traffic()), store, RATES, 0)
+        controller.observe = lambda: seen([])
+        with pytest.raises(UnknownJobError, match="Slurm shows no job 7"):
+            explanation_of(controller, "7")
 
 
 @pytest.mark.parametrize(

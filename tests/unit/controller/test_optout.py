@@ -1,11 +1,15 @@
 """``hadar optout`` and ``hadar retire``: what they say of a job that runs."""
 
 import shlex
+from types import SimpleNamespace
 
 import pytest
-from hand_made import job, running
+from hand_made import config, job, running
 
+from slurm_hadar.cli import jobs
+from slurm_hadar.cli.jobs import optout, pin
 from slurm_hadar.controller.retire import requeue_text
+from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.updates import update_arguments
@@ -29,3 +33,12 @@ def test_a_request_that_slurm_is_not_given_has_no_command_after_an_optout():
     runs = running("1", {"v1": {"v100": 2}})
     text = requeue_text(runs, Steering(was={"Features": "a\nb"}), {}, (24, 11, 5))
     assert "; no command restores it: " in text and "\n" not in text
+
+
+@pytest.mark.parametrize("command", [pin, optout])
+def test_a_command_on_a_job_that_does_not_wait_or_run_is_an_error(monkeypatch, command):
+    slurm = SimpleNamespace(read_jobs=lambda *_, **__: [], slurm_version=(24, 11, 5), notes=[])
+    monkeypatch.setattr(jobs, "load_to_ask", lambda _: config())
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+    with pytest.raises(UnknownJobError, match="no waiting or running job 7"):
+        command("7")
