@@ -93,7 +93,7 @@ def update_arguments(update: Update, version: tuple[int, int, int]) -> list[str]
 
 
 def command_line(update: Update, version: tuple[int, int, int]) -> str:
-    """The update as a line for a shell, in the very words that are sent to Slurm.
+    """The update as a shell command with the arguments that are sent to Slurm.
 
     Raises :class:`SlurmError` as :func:`update_arguments` does.
     """
