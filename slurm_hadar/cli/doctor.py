@@ -17,7 +17,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.status import answered
 from slurm_hadar.config import Config
 from slurm_hadar.controller.presentation import job_report
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.reports import text
 from slurm_hadar.reports.job_report import JobReport, format_report
 from slurm_hadar.slurm.commands import checked_id
@@ -55,5 +55,5 @@ def _report(site: Config, job: str) -> JobReport:
     found = found or job_report.of_owner(site, cluster_of(site), job, time.time())
     if found is None:
         owned(site)
-        raise UsageError(f"Slurm shows no job {job} of yours; see squeue --me")
+        raise UnknownJobError(f"Slurm shows no job {job} of yours; see squeue --me")
     return found

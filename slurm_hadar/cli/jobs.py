@@ -1,6 +1,5 @@
 """A researcher's commands on their own job: pin, optout, set."""
 
-import shlex
 import sys
 import time
 from dataclasses import replace
@@ -21,14 +20,13 @@ from slurm_hadar.cli.declaration_warnings import of_saving
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
-from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.retire import ordinary
+from slurm_hadar.controller.retire import ordinary, requeue_text
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster, Update
@@ -58,6 +56,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     site = load_to_ask(config)
     cluster = cluster_of(site)
     changes, undo = [], "off=no"
+    version = cluster.slurm_version
     jobs, steering = _find(cluster, job), {}
     changed: dict[str, Declaration] = {}
     for found in jobs:
@@ -72,21 +71,9 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     _send(cluster, mails.without_others(cluster, jobs, changes, steering))
     said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
     for found in jobs:
-        said += _still_ours(found, steering[found.id], site)
+        text = requeue_text(found, steering[found.id], site.partitions.groups, version)
+        said += f"\n{text}" if text else ""
     _tell("optout", job, changed, said, as_json)
-
-
-def _still_ours(job: Job, steered: Steering, site: Config) -> str:
-    """Of a job that runs, where a requeue would show what was written for it: its cure."""
-    owners = asked_for(job, steered, site.partitions.groups)
-    left = {key: value for key, value in owners.items() if key not in UNTIL_IT_RUNS}
-    if job.state is not JobState.RUNNING or not left:
-        return ""
-    fields = " ".join(shlex.quote(f"{key}={value}") for key, value in left.items())
-    return (
-        f"\njob {job.id} runs, and Slurm changes its request only while it waits: if it is ever "
-        f"requeued, give it its own with: scontrol update JobId={job.id} {fields}"
-    )
 
 
 def set_(
@@ -172,7 +159,7 @@ def _find(cluster: Cluster, id_: str) -> list[Job]:
     shown = cluster.read_jobs([id_], tasks_per_array=_MOST_TASKS)
     jobs = [job for job in shown if job.state is not JobState.FINISHED]
     if not jobs:
-        raise UsageError(f"Slurm shows no waiting or running job {id_}; see squeue")
+        raise UnknownJobError(f"Slurm shows no waiting or running job {id_}; see squeue")
     if len(shown) > 1 and all(str(job.raw_id) == id_ for job in shown):
         jobs = [replace(jobs[0], id=id_)]
     elif cluster.notes:

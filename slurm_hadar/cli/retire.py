@@ -1,6 +1,7 @@
 """``hadar retire``: all managed jobs become Slurm's own."""
 
 import time
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -50,12 +51,14 @@ def retire(
             # No tick may ever follow that would write them.
             event_log.news(log, controller.store, done.seen)
     if as_json:
-        print_json("retire", {"changed": True, "jobs": list(done.jobs), "refused": done.refused})
+        shown = {"changed": True, "jobs": list(done.jobs), "refused": done.refused}
+        print_json("retire", {**shown, "after_requeue": list(done.after_requeue.values())})
     else:
         were = "was" if len(done.jobs) == 1 else "were"
         typer.echo(f"{formats.counted(len(done.jobs), 'managed job')} {were} given back to Slurm")
         for job in done.jobs:
             typer.echo(f"  {job}")
+        _show(done.after_requeue)
     for job, why in done.refused.items():
         typer.echo(f"hadar: job {job} could not be changed: {why}", err=True)
     if done.refused:
@@ -66,13 +69,20 @@ def _would_retire(site: Config, as_json: bool) -> None:
     """Without the lock: a controller may go on beside it."""
     refuse_root(site)
     with reader_of(site) as controller, controller.store.readable_errors():
-        meant = retiring.retire(controller, time.time(), only_show=True).meant
+        found = retiring.retire(controller, time.time(), only_show=True)
+    meant = found.meant
     if as_json:
         fields = {job: dict(one) for job, one in meant.items()}
         shown = {"changed": False, "jobs": list(meant), "refused": {}, "would_set": fields}
-        print_json("retire", shown)
+        print_json("retire", {**shown, "after_requeue": list(found.after_requeue.values())})
         return
     typer.echo(f"{formats.counted(len(meant), 'managed job')} would be given back to Slurm")
     for job, one in meant.items():
         sets = " ".join(f"{key}={value!r}" for key, value in one.items())
         typer.echo(formats.plain(f"  {job}  {sets}"))
+    _show(found.after_requeue)
+
+
+def _show(after_requeue: Mapping[str, str]) -> None:
+    for text in after_requeue.values():
+        typer.echo(formats.plain(text))

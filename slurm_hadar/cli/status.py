@@ -38,7 +38,7 @@ from slurm_hadar.controller.presentation import (
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
 from slurm_hadar.controller.tick import Controller
-from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.reports import status as report
 from slurm_hadar.reports import text
@@ -159,10 +159,10 @@ def explanation(site: Config, job: str) -> Explanation:
         return answer
     try:
         return without_controller.explain(site, cluster_of(site), job, time.time())
-    except UsageError as error:
+    except UnknownJobError as error:
         name = root_asks_as(site)
         if name:
-            raise UsageError(f"{error}; run: sudo -u {name} hadar explain {job}") from None
+            raise UnknownJobError(f"{error}; run: sudo -u {name} hadar explain {job}") from None
         raise
 
 

@@ -62,7 +62,9 @@ class Observer:
             gpus=said.gpus,
             all_reports=said.complete,
             steering=ours,
+            opted_out=self._before_opt_out(seen.opted_out_jobs(), seen.now),
             racks=self._topology.read(seen.now),
+            slurm_version=seen.slurm_version,
             in_order=self.rules.in_order,
         )
 
@@ -77,6 +79,14 @@ class Observer:
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
         return steering_store.without_foreign(ours, managed, self._config, busy, now)
+
+    def _before_opt_out(self, jobs: Mapping[str, Job], now: float) -> dict[str, Steering]:
+        """What we did to these jobs while they were managed."""
+        if steering_store.in_the_job(self._config):
+            ours = steering_store.of_jobs(self._config, jobs.values())
+        else:
+            ours = self._recall(jobs)
+        return steering_store.without_foreign(ours, jobs, self._config, (), now)
 
     def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
         if steering_store.in_the_job(self._config):

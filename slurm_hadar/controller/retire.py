@@ -20,6 +20,7 @@ from slurm_hadar.exchange.prices import withdraw_prices
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
+from slurm_hadar.slurm.updates import command_line
 
 _KIND = "retire"
 _MORE_LOOKS = 2
@@ -32,13 +33,15 @@ class Retired:
     """Jobs that are Slurm's own now, and those that Slurm would not change, with its message.
 
     ``seen``: all jobs that were looked at, by id. ``meant``: where nothing was changed, the fields
-    that each of ``jobs`` would get.
+    that each of ``jobs`` would get. ``after_requeue``: of those that run with a changed request,
+    the sentences of :func:`requeue_text`, by id.
     """
 
     jobs: tuple[str, ...]
     refused: dict[str, str]
     seen: Mapping[str, Job]
     meant: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    after_requeue: Mapping[str, str] = field(default_factory=dict)
 
 
 def ordinary(
@@ -64,6 +67,26 @@ def ordinary(
     return Update(job.id, fields)
 
 
+def requeue_text(
+    job: Job,
+    steered: Steering,
+    groups: Mapping[str, tuple[str, ...]],
+    version: tuple[int, int, int],
+) -> str:
+    """Of a job that runs, where a requeue would show what was written for it: a sentence with the
+    command that restores its request; else empty. ``groups``: as of :func:`ordinary`."""
+    owners = asked_for(job, steered, groups)
+    left = {key: value for key, value in owners.items() if key not in UNTIL_IT_RUNS}
+    if job.state is not JobState.RUNNING or not left:
+        return ""
+    first = f"job {job.id} runs, and Slurm changes its request only while it waits"
+    try:
+        command = command_line(Update(job.id, left), version)
+    except SlurmError as error:
+        return f"{first}; no command restores it: {error}"
+    return f"{first}: if it is ever requeued, give it its own with: {command}"
+
+
 def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:
     """Make ordinary jobs of all that are ours and have not ended, and take the heartbeat away.
     Those that were requeued a moment ago, and still leave their nodes, are among them.
@@ -80,26 +103,39 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
     ours = [job for job in seen.jobs.values() if _is_ours(job)]
     if only_show:
         meant = {one.job_id: one.fields for one in _updates(ours, controller, seen, now)}
-        return Retired(tuple(meant), {}, seen.jobs, meant)
+        texts = _requeue_texts(ours, controller.config, seen)
+        return Retired(tuple(meant), {}, seen.jobs, meant, texts)
     _still(controller.config)
     answers = _made_ordinary(ours, controller, seen, now)
+    texts = _requeue_texts(ours, controller.config, seen)
     for _ in range(_MORE_LOOKS):
         begun = [id_ for id_, error in answers.items() if error and pending.BEGUN in str(error)]
         if not begun:
             break
         # They began after we looked; what is not there any more has ended.
         there = [job for job in controller.cluster.read_jobs(begun) if _is_ours(job)]
+        texts |= _requeue_texts(there, controller.config, seen)
         answers = {id_: error for id_, error in answers.items() if id_ not in begun}
         answers |= _made_ordinary(there, controller, seen, now)
+    done = tuple(id_ for id_, error in answers.items() if error is None)
     return Retired(
-        tuple(id_ for id_, error in answers.items() if error is None),
+        done,
         {
             id_: str(error)
             for id_, error in answers.items()
             if error is not None and not _has_ended(error)
         },
         seen.jobs,
+        after_requeue={id_: text for id_, text in texts.items() if id_ in done},
     )
+
+
+def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[str, str]:
+    groups = config.partitions.groups
+    texts = {
+        job.id: requeue_text(job, seen.steered(job.id), groups, seen.slurm_version) for job in ours
+    }
+    return {id_: text for id_, text in texts.items() if text}
 
 
 def _updates(

@@ -13,6 +13,12 @@ class UsageError(HadarError):
     exit_code = 2
 
 
+class UnknownJobError(UsageError):
+    """There is no such job, or none that the user may see. Exit code 1."""
+
+    exit_code = 1
+
+
 class SlurmError(HadarError):
     """Slurm refused or did not answer.
 

@@ -135,6 +135,11 @@ class Job:
         return declared and self.batch and not self.het and not self.outside
 
     @property
+    def opted_out(self) -> bool:
+        """Whether its owner opted it out (``off=yes``)."""
+        return self.declaration is not None and self.declaration.off
+
+    @property
     def gpu_count(self) -> int:
         """GPUs allocated now."""
         return sum(n for by_type in self.gpus.values() for n in by_type.values())

@@ -15,6 +15,7 @@ What scontrol was seen to do (22.05.8 and 24.11.5):
 """
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Sequence
 
@@ -89,6 +90,14 @@ def update_arguments(update: Update, version: tuple[int, int, int]) -> list[str]
             raise SlurmError(f"job {update.job_id}: {key}={value[:40]!r} is no number or range")
         found.append(_word(key, value, version))
     return found
+
+
+def command_line(update: Update, version: tuple[int, int, int]) -> str:
+    """The update as a shell command with the arguments that are sent to Slurm.
+
+    Raises :class:`SlurmError` as :func:`update_arguments` does.
+    """
+    return shlex.join(["scontrol", "update", *update_arguments(update, version)])
 
 
 def _word(key: str, value: str, version: tuple[int, int, int]) -> str:

@@ -199,7 +199,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
 
     found = hadar(site, "doctor", other)
     assert "did not opt in" in found.stdout and "#HADAR types=any" in found.stdout
-    assert hadar(site, "doctor", "999999").returncode == 2
+    assert hadar(site, "doctor", "999999").returncode == 1
     ticks = sum(line["event"] == "tick" for line in lines)
     assert hadar(site, "tick").stderr == ""
     assert sum(line["event"] == "tick" for line in told.lines()) == ticks + 1

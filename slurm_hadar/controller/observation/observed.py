@@ -39,8 +39,11 @@ class Observed:
     all_reports: bool = True
     """Whether every report that a job left was looked at; else one that is missing says nothing."""
     steering: Mapping[str, Steering] = field(default_factory=dict)
+    opted_out: Mapping[str, Steering] = field(default_factory=dict)
+    """What we did to each job that has not ended before its owner opted it out; for reports."""
     racks: Mapping[str, str] = field(default_factory=dict)
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
+    slurm_version: tuple[int, int, int] = (0, 0, 0)
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
 
@@ -81,6 +84,18 @@ class Observed:
         """What we did to a job so far."""
         return self.steering.get(job, _NOT_STEERED)
 
+    def record_of(self, job: str) -> Steering:
+        """As :meth:`steered`, also of a job that opted out since."""
+        return self.steering.get(job) or self.opted_out.get(job, _NOT_STEERED)
+
+    def opted_out_jobs(self) -> dict[str, Job]:
+        """The jobs that opted out and have not ended."""
+        return {
+            job.id: job
+            for job in self.jobs.values()
+            if job.opted_out and job.state is not JobState.FINISHED
+        }
+
 
 def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed:
     """One bulk query of each kind. Raises SlurmError when any of them fails: no partial data."""
@@ -102,6 +117,7 @@ def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed
         nodes=nodes,
         partitions={partition.name: partition for partition in cluster.read_partitions()},
         reservations=tuple(cluster.read_reservations()),
+        slurm_version=cluster.slurm_version,
     )
 
 

@@ -1,8 +1,7 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
 import re
-import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
@@ -22,12 +21,14 @@ from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, StatusRow
+from slurm_hadar.slurm.interface import Update
+from slurm_hadar.slurm.updates import command_line
 
 _EXPLAINED = 50
 """Lines of a job's history."""
@@ -74,10 +75,11 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     older = len(history) - _EXPLAINED
     if job is None:
         no_array(seen, id_)
-        raise UsageError(f"Slurm shows no job {id_}" + ("" if not history else "; it has ended"))
+        ended = "; it has ended" if history else ""
+        raise UnknownJobError(f"Slurm shows no job {id_}{ended}")
     ensure_managed(job)
     # Of one that is left alone by now, the last decision holds no more.
-    decision = None if job.outside else controller.store.decisions.last().get(id_)
+    decision = controller.store.decisions.last().get(id_) if job.managed else None
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [
@@ -102,7 +104,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         reason=_reason(decision, history, seen.now, controller.config),
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
-            *([f"Not steered: {job.outside}"] if job.outside else []),
+            *not_steered(job),
             *hints,
             *changed(job, seen, controller.config),
             *undo(job, seen, controller.config),
@@ -135,6 +137,12 @@ def named(seen: Observed, id_: str) -> str:
     if id_ in seen.jobs or any(str(job.array_job_id) == id_ for job in seen.jobs.values()):
         return id_
     return next((job.id for job in seen.jobs.values() if str(job.raw_id) == id_), id_)
+
+
+def not_steered(job: Job) -> list[str]:
+    """Why a job that opted in at first is left alone."""
+    why = "its owner opted it out" if job.opted_out else job.outside
+    return [f"Not steered: {why}"] if why else []
 
 
 def no_array(seen: Observed, id_: str) -> None:
@@ -232,8 +240,8 @@ def move_row(entry: Entry) -> MoveRow:
 def changed(job: Job, seen: Observed, config: Config) -> list[str]:
     """The fields of a job's request that hbatch or the controller changed: ``Partition: v100,k80
     (asked for: gpu)``."""
-    steered = seen.steered(job.id)
-    was = job_updates.asked_for(job, steered, config.partitions.groups)
+    steered = seen.record_of(job.id)
+    was = _asked_for(job, seen, config)
     present = {key: job_updates.present(job, steered, key) for key in was}
     found = [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
@@ -241,22 +249,40 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
         # Of a job that runs Slurm shows the partition only in which it does.
         if value != present[key] and not (job.nodes and present[key] in value.split(","))
     ]
-    if steered.until and job.state is JobState.PENDING:
+    if steered.until and job.state is JobState.PENDING and not job.opted_out:
         ends = formats.moment(steered.ends)
         found.append(f"Partition: it {waits_for(steered)}, and is expected to end at {ends}")
     return found
 
 
+def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:
+    """The owner's value of each field that was changed; of a job that opted out only of those that
+    the opt-out could not restore."""
+    steered = seen.record_of(job.id)
+    was = job_updates.asked_for(job, steered, config.partitions.groups)
+    if not job.opted_out:
+        return was
+    runs = job.state is JobState.RUNNING
+    return {
+        key: value
+        for key, value in was.items()
+        if key not in job_updates.UNTIL_IT_RUNS
+        and (runs or value != job_updates.present(job, steered, key))
+    }
+
+
 def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
-    was = job_updates.asked_for(job, seen.steered(job.id), config.partitions.groups)
-    off = job.declaration is not None and job.declaration.off
-    notes = [] if off else [f"To opt it out: hadar optout {job.id}"]
-    fields = " ".join(shlex.quote(f"{key}={value}") for key, value in was.items())
-    back = f"scontrol update JobId={job.id} {fields}"
-    if was and job.state is JobState.PENDING:
-        notes.append(f"By hand: {back}")
-    elif was and job.state is JobState.RUNNING:
-        again = f"{back} StartTime=now"
-        notes.append(f"By hand: scontrol requeue {job.id}; a second after squeue shows PD: {again}")
-    return notes
+    was = _asked_for(job, seen, config)
+    notes = [] if job.opted_out else [f"To opt it out: hadar optout {job.id}"]
+    runs = job.state is JobState.RUNNING
+    if not was or not (runs or job.state is JobState.PENDING):
+        return notes
+    # A begin time would clear the age of a job that waits.
+    fields = {**was, "StartTime": "now"} if runs else was
+    try:
+        back = command_line(Update(job.id, fields), seen.slurm_version)
+    except SlurmError as error:
+        return [*notes, f"No command restores its request: {error}"]
+    first = f"scontrol requeue {job.id}; a second after squeue shows PD: " if runs else ""
+    return [*notes, f"By hand: {first}{back}"]

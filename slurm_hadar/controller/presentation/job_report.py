@@ -21,7 +21,7 @@ from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.exchange.progress import read_all_progress
@@ -77,6 +77,9 @@ def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
         jobs=rollout.applied(jobs, config.rollout, changed),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
         steering=ours,
+        opted_out=steering_store.of_jobs(
+            config, (job for job in seen.opted_out_jobs().values() if job.uid == uid)
+        ),
     )
 
 
@@ -90,7 +93,7 @@ def _told(known: JobContext) -> JobReport:
     if job is None:
         job_explanation.no_array(seen, known.id)
         if not known.entries and not known.decisions:
-            raise UsageError(
+            raise UnknownJobError(
                 f"Slurm shows no job {known.id}, and the journal knows none; "
                 "squeue --me shows the jobs that wait and run"
             )
@@ -105,7 +108,7 @@ def _told(known: JobContext) -> JobReport:
         next=tuple(_next(known)),
         problems=tuple(problems(known)),
         undo=tuple(job_explanation.undo(job, seen, known.config))
-        if job and job.managed and not _over(job)
+        if job and (job.managed or job.opted_out) and not _over(job)
         else (),
     )
 
@@ -156,6 +159,8 @@ def _now(known: JobContext) -> Iterator[str]:
         return
     if known.under_way is not None:
         yield move_text.under_way(known.under_way, known.seen.now, known.config)
+    elif not job.managed:
+        return
     elif last is not None:
         yield f"{last.placement}: {last.reason}"
     elif not known.journal:

@@ -11,7 +11,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, job_report
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.exchange.plan_file import read_plan
@@ -47,7 +47,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
     job = seen.jobs.get(id_)
     if job is None or job.uid != uid:
         job_explanation.no_array(_of(seen, uid), id_)
-        raise UsageError(
+        raise UnknownJobError(
             f"Slurm shows no job {id_} of yours; squeue --me shows those that wait and run, and "
             "only its owner and the operator see what was decided on a job"
         )
@@ -62,7 +62,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
         decision=decision.placement if decision else "",
         reason=old + decision.reason if decision else "",
         notes=[
-            *([f"Not steered: {job.outside}"] if job.outside else []),
+            *job_explanation.not_steered(job),
             *job_explanation.changed(job, seen, config),
             *job_explanation.undo(job, seen, config),
             "Source: Slurm and the job's own files; no controller answers questions on this host",

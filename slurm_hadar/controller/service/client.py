@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.controller.service.server import HOLD_S, peer_uid, short_name
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 
 _TIMEOUT_S = 15.0
 _MOST_BYTES, _SHORT_BYTES = 64 * 2**20, 2**16
@@ -91,6 +91,7 @@ def result_of(heard: bytes) -> Any | None:
         return None
     if "error" in answer:
         kind = UsageError if answer.get("usage") else HadarError
+        kind = UnknownJobError if answer.get("unknown_job") else kind
         raise kind(str(answer["error"]))
     return answer.get("result")
 

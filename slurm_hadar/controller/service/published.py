@@ -36,7 +36,7 @@ from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHis
 from slurm_hadar.controller.service.rights import RightsCache
 from slurm_hadar.controller.service.server import Unchanged
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.profiles.rates import Rates, open_rates
@@ -127,7 +127,8 @@ class Published:
             known = {"unchanged": True} if result == question.get("known") else {}
             return {"result": result, **known}
         except HadarError as error:
-            return {"error": str(error), "usage": isinstance(error, UsageError)}
+            unknown = {"unknown_job": True} if isinstance(error, UnknownJobError) else {}
+            return {"error": str(error), "usage": isinstance(error, UsageError), **unknown}
         except (ValueError, RecursionError):
             return {"error": "this is no question", "usage": True}
         except Exception as error:
@@ -315,7 +316,7 @@ def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
         viewer.sees_decisions(task) for task in seen.jobs.values() if str(task.array_job_id) == id_
     ):
         job_explanation.no_array(seen, id_)
-    raise UsageError(
+    raise UnknownJobError(
         f"no job {id_} of yours was shown by Slurm at the last tick; squeue --me shows those that "
         "wait and run, and only its owner and the operator see what was decided on a job"
     )

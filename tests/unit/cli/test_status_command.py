@@ -13,7 +13,7 @@ from slurm_hadar import config
 from slurm_hadar.cli import common, status
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.main import app
-from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.reports import status as report
 from slurm_hadar.reports.status import (
@@ -73,7 +73,7 @@ def test_without_a_controller_root_reads_as_whom_to_ask(
     slurms = Overview(1000.0, SLURM, ControllerState("never seen"))
 
     def refused(*_):
-        raise UsageError("Slurm shows no job 7 of yours")
+        raise UnknownJobError("Slurm shows no job 7 of yours")
 
     monkeypatch.setattr(common, "controllers_uid", lambda _: controller)
     monkeypatch.setattr(status, "is_controllers_user", lambda _: False)
@@ -83,7 +83,7 @@ def test_without_a_controller_root_reads_as_whom_to_ask(
     monkeypatch.setattr(status.without_controller, "explain", refused)
     monkeypatch.setattr(os, "getuid", lambda: caller)
     lines = summary(status.overview_of(site, live=True), 1001.0)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UnknownJobError) as caught:
         status.explanation(site, "7")
     for said, command in ((str(lines[-1]), "hadar status"), (str(caught.value), "hadar explain 7")):
         if as_whom:

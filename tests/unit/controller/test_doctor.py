@@ -15,7 +15,7 @@ from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -348,9 +348,10 @@ def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
     assert "sacct" in tale.now[0] and "No problems detected" in printed(tale)
 
 
-def test_a_job_that_nobody_knows_and_an_array_are_wrong_usage(site, store):
-    with pytest.raises(UsageError, match="the journal knows none"):
+def test_an_unknown_job_is_an_error_and_an_array_is_wrong_usage(site, store):
+    with pytest.raises(UnknownJobError, match="the journal knows none"):
         job_report.of_controller(Reader(site, store), "1")
+    assert UnknownJobError.exit_code == 1
     task = job("7_1", array_job_id=7)
     with pytest.raises(UsageError, match="is an array; ask for one of its tasks, such as 7_1"):
         job_report.of_controller(Reader(site, store, task), "7")
@@ -408,6 +409,8 @@ def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
 
 def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
     class Cluster:
+        slurm_version = (24, 11, 5)
+
         def __init__(self, *jobs):
             self._seen = seen(list(jobs))
 

@@ -1,5 +1,6 @@
 """What is known of one job, in a row and as an explanation."""
 
+import shlex
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,9 +20,13 @@ from slurm_hadar.controller.presentation.job_explanation import (
 from slurm_hadar.controller.presentation.job_report import of_controller
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import UnknownJobError
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.reports import text
+from slurm_hadar.slurm import updates
+from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.traffic import Traffic
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
@@ -71,6 +76,70 @@ def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
     assert changed(typed, seen([typed]), SITE) == []
 
 
+@pytest.mark.parametrize("version", [(22, 5, 8), (24, 11, 5)])
+def test_the_printed_command_is_what_the_controller_sends(version):
+    """Slurm has other words for GPUs than it shows."""
+    was = {"Partition": "gpu", "TresPerNode": "gpu:1", "TresPerJob": "gpu:4"}
+    known = {"1": Steering(time=NOW, was=was)}
+    for one, begin in ((job(), {}), (running("1", {"k1": {"k80": 2}}), {"StartTime": "now"})):
+        shown = replace(seen([one], steering=known), slurm_version=version)
+        command = undo(one, shown, SITE)[-1].rpartition(": scontrol ")[2]
+        sent = updates.update_arguments(Update("1", {**was, **begin}), version)
+        assert shlex.split(command) == ["update", *sent]
+        assert "Gres=gpu:1" in sent
+
+
+OFF = Declaration(off=True)
+BEFORE = {"Partition": "gpu", "TresPerNode": "gpu:1", "Nice": "0"}
+
+
+def opted_out(one):
+    record = Steering(time=NOW, was=BEFORE, wrote={**BEFORE, "TresPerNode": "gpu:2"})
+    return replace(seen([one]), opted_out={one.id: record})
+
+
+def test_an_opted_out_job_that_runs_shows_what_a_requeue_would_and_how_to_restore_it():
+    two = GpuRequest(per_node={UNTYPED: 2})
+    here = running("1", {"v1": {"v100": 2}}, declaration=OFF, partitions=("v100",), request=two)
+    shown = opted_out(here)
+    assert changed(here, shown, SITE) == [
+        "Partition: v100 (asked for: gpu)",
+        "TresPerNode: gpu:2 (asked for: gpu:1)",
+    ]
+    (command,) = undo(here, shown, SITE)
+    assert command.endswith(" scontrol update JobId=1 Partition=gpu Gres=gpu:1 StartTime=now")
+
+
+def test_an_opted_out_job_that_waits_shows_only_what_still_differs():
+    waits = job("1", declaration=OFF, partitions=("gpu",), request=GpuRequest({UNTYPED: 1}))
+    shown = opted_out(waits)
+    assert changed(waits, shown, SITE) == [] == undo(waits, shown, SITE)
+    requeued = replace(waits, partitions=("v100", "p100"))
+    assert undo(requeued, opted_out(requeued), SITE) == [
+        "By hand: scontrol update JobId=1 Partition=gpu"
+    ]
+
+
+def test_a_decision_made_before_the_opt_out_is_not_shown(tmp_path):
+    here = running("1", {"v1": {"v100": 2}}, declaration=OFF)
+    with closing(Store.open(tmp_path / "state")) as store:
+        store.decisions.record([Decision("1", NOW - 600, "2 x v100 on v1", "waits for a v100")])
+        slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
+        controller = Controller(SITE, slurm, store, RATES, 0)
+        controller.observe = lambda: opted_out(here)
+        found, report = explanation_of(controller, "1"), of_controller(controller, "1")
+    assert (found.decision, found.reason, found.row.reason) == ("", "", "")
+    assert found.notes[0] == "Not steered: its owner opted it out"
+    assert not any("waits for a v100" in line for line in report.now)
+    assert report.undo and "Gres=gpu:1" in report.undo[-1]
+
+
+def test_a_request_that_slurm_is_not_given_has_no_command():
+    known = {"1": Steering(time=NOW, was={"Features": "a\nb"})}
+    (_, note) = undo(job(), seen([job()], steering=known), SITE)
+    assert note.startswith("No command restores its request: ") and "\n" not in note
+
+
 @pytest.mark.parametrize("asked", ["84_2", "86"])
 def test_a_task_of_an_array_is_found_by_its_own_job_id_too(tmp_path, asked):
     """What SLURM_JOB_ID says in the task. The last task of an array has the array's."""
@@ -106,6 +175,14 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(SITE, SimpleNamespace(traffic=Traffic()), store, RATES, 0)
+        controller.observe = lambda: seen([])
+        with pytest.raises(UnknownJobError, match="Slurm shows no job 7"):
+            explanation_of(controller, "7")
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ class Shown:
         self.read_nodes = lambda: shown
         self.read_partitions = list
         self.read_reservations = list
+        self.slurm_version = (24, 11, 5)
 
 
 def test_a_job_on_a_node_that_is_not_shown_means_a_part_of_an_answer():

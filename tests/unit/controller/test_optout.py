@@ -1,16 +1,44 @@
-"""``hadar optout``: what it says."""
+"""``hadar optout`` and ``hadar retire``: what they say of a job that runs."""
 
+import shlex
+from types import SimpleNamespace
+
+import pytest
 from hand_made import config, job, running
 
-from slurm_hadar.cli.jobs import _still_ours
+from slurm_hadar.cli import jobs
+from slurm_hadar.cli.jobs import optout, pin
+from slurm_hadar.controller.retire import requeue_text
+from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.interface import Update
+from slurm_hadar.slurm.updates import update_arguments
 
-STEERED = Steering(was={"Partition": "gpu"}, wrote={"Partition": "v100,p100"})
+WAS = {"Partition": "gpu", "TresPerNode": "gpu:1"}
+STEERED = Steering(was={**WAS, "Nice": "0"}, wrote={"Partition": "v100,p100"})
 
 
-def test_what_a_requeue_of_a_running_job_would_show_is_said_with_its_cure():
-    runs = running("1", {"v1": {"v100": 1}}, partitions=("v100",))
-    assert "scontrol update JobId=1 Partition=gpu" in _still_ours(runs, STEERED, config())
-    assert _still_ours(runs, Steering(), config()) == ""
+@pytest.mark.parametrize("version", [(22, 5, 8), (24, 11, 5)])
+def test_what_a_requeue_of_a_running_job_would_show_is_said_with_its_cure(version):
+    runs = running("1", {"v1": {"v100": 2}}, partitions=("v100",))
+    command = requeue_text(runs, STEERED, {}, version).rpartition(": scontrol ")[2]
+    sent = update_arguments(Update("1", WAS), version)
+    assert shlex.split(command) == ["update", *sent] and "Gres=gpu:1" in sent
+    assert requeue_text(runs, Steering(), {}, version) == ""
     # One that waits has its own request again.
-    assert _still_ours(job("1", partitions=("v100", "p100")), STEERED, config()) == ""
+    assert requeue_text(job("1", partitions=("v100", "p100")), STEERED, {}, version) == ""
+
+
+def test_a_request_that_slurm_is_not_given_has_no_command_after_an_optout():
+    runs = running("1", {"v1": {"v100": 2}})
+    text = requeue_text(runs, Steering(was={"Features": "a\nb"}), {}, (24, 11, 5))
+    assert "; no command restores it: " in text and "\n" not in text
+
+
+@pytest.mark.parametrize("command", [pin, optout])
+def test_a_command_on_a_job_that_does_not_wait_or_run_is_an_error(monkeypatch, command):
+    slurm = SimpleNamespace(read_jobs=lambda *_, **__: [], slurm_version=(24, 11, 5), notes=[])
+    monkeypatch.setattr(jobs, "load_to_ask", lambda _: config())
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+    with pytest.raises(UnknownJobError, match="no waiting or running job 7"):
+        command("7")

@@ -1,10 +1,11 @@
-"""``hadar retire --dry-run``: beside a running controller, without its lock."""
+"""``hadar retire``, and ``--dry-run`` beside a running controller, without its lock."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import config, job
+from hand_made import config, job, running, seen
 
 from slurm_hadar.cli import common
 from slurm_hadar.cli import retire as command
@@ -14,7 +15,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
+from slurm_hadar.exchange.heartbeat import NAME, Writer, write_heartbeat
 from slurm_hadar.slurm.traffic import Traffic
 
 
@@ -30,14 +31,14 @@ def site(tmp_path, monkeypatch):
     write_heartbeat(tmp_path / "exchange", "act", 10.0, writer=Writer("another"))
     declared = job().declaration
     waiting = job("7", comment=declaration.merge("mine", declared), partitions=("v100",))
-    seen = Observed(
+    shown = Observed(
         now=1.0,
         jobs={"7": waiting},
         nodes={},
         partitions={},
         steering={"7": Steering(was={"Partition": "gpu"})},
     )
-    monkeypatch.setattr(Controller, "observe", lambda _: seen)
+    monkeypatch.setattr(Controller, "observe", lambda _: shown)
     monkeypatch.setattr(command, "refuse_root", lambda _: None)
     monkeypatch.setattr(command, "load", lambda _: known)
     monkeypatch.setattr(command, "_LOCK_WAIT_S", 0.0)
@@ -80,3 +81,31 @@ def test_it_says_what_each_job_would_get_beside_a_controller(site, capsys):
             command.retire(dry_run=False, config=None, as_json=False)
     with pytest.raises(HadarError, match="is active and would manage them again"):
         command.retire(dry_run=False, config=None, as_json=False)
+
+
+SENTENCE = (
+    "job 8 runs, and Slurm changes its request only while it waits: if it is ever requeued, give "
+    "it its own with: scontrol update JobId=8 Partition=gpu Gres=gpu:1"
+)
+
+
+def test_it_says_how_each_running_job_gets_its_request_back(site, monkeypatch, capsys):
+    """Slurm changes no request of a job that runs: the last chance to say it."""
+    was = {"Partition": "gpu", "TresPerNode": "gpu:1"}
+    both = [running("8", {"v1": {"v100": 2}}), running("9", {"k1": {"k80": 1}})]
+    shown = replace(seen(both, steering={"8": Steering(was=was)}), slurm_version=(22, 5, 8))
+    monkeypatch.setattr(Controller, "observe", lambda _: shown)
+    slurm = SimpleNamespace(
+        traffic=Traffic(),
+        queries={},
+        read_config=dict,
+        apply=lambda updates: [None for _ in updates],
+    )
+    monkeypatch.setattr(common, "cluster_of", lambda _: slurm)
+    for dry_run in (True, False):
+        if not dry_run:
+            (site.site.exchange_dir / NAME).unlink()
+        command.retire(dry_run=dry_run, config=None, as_json=False)
+        assert capsys.readouterr().out.splitlines()[3:] == [SENTENCE]
+        command.retire(dry_run=dry_run, config=None, as_json=True)
+        assert json.loads(capsys.readouterr().out)["result"]["after_requeue"] == [SENTENCE]

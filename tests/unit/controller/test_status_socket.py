@@ -32,7 +32,7 @@ from slurm_hadar.controller.service.server import (
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import open_rates
@@ -422,8 +422,12 @@ def test_the_same_question_of_one_tick_is_answered_once(tmp_path):
 def test_an_error_reaches_the_client_with_its_kind(tmp_path, path):
     one = published(tmp_path)
     with UserServer(path, lambda uid, line: one.answer(1000, line), one.close):
-        with pytest.raises(UsageError, match="no job 2 of yours"):
-            client.ask(path, ME, {"version": 1, "command": "explain", "job": "2"})
+        for command in ("explain", "doctor"):
+            with pytest.raises(UnknownJobError, match="no job 2 of yours"):
+                client.ask(path, ME, {"version": 1, "command": command, "job": "2"})
+        with pytest.raises(UsageError, match="no such question") as caught:
+            client.ask(path, ME, {"version": 1, "command": "x"})
+        assert type(caught.value) is UsageError
         assert client.ask(path, ME, {"version": 1, "command": "status"})["rows"]
 
 

@@ -1,0 +1,42 @@
+"""What the controller did to a job is known until that ends, also after its owner opted it out."""
+
+from collections import Counter
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+from hand_made import NOW, RATES, config, job, nodes, running, seen
+
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation import observed, steering_store
+from slurm_hadar.controller.tick import Controller
+from slurm_hadar.domain import steering
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.traffic import Traffic
+
+OFF = Declaration(off=True)
+OURS = Steering(time=NOW, was={"TresPerNode": "gpu:1"}, wrote={"TresPerNode": "gpu:2"})
+
+
+@pytest.mark.parametrize("rights", ["sandbox", "operator"])
+def test_the_record_of_an_opted_out_job_is_read_and_steers_nothing(tmp_path, monkeypatch, rights):
+    (tmp_path / "exchange").mkdir()
+    site = config(f'[site]\nrights = "{rights}"\nexchange_dir = "{tmp_path}/exchange"\n')
+    text = steering.merge("", OURS) if rights == "sandbox" else ""
+    here = running("1", {"v1": {"v100": 2}}, declaration=OFF, admin_comment=text)
+    ended = job("2", JobState.FINISHED, declaration=OFF, admin_comment=text)
+    shown = seen([here, ended, job("3")], nodes(), steering={}, slurm_version=(24, 11, 5))
+    monkeypatch.setattr(observed, "read", lambda *_: shown)
+    slurm = SimpleNamespace(
+        traffic=Traffic(lambda: NOW), queries=Counter(), read_config=dict, read_limits=lambda _: {}
+    )
+    with closing(Store.open(tmp_path / "state")) as store:
+        if rights == "operator":
+            for id_ in ("1", "2"):
+                steering_store.keep(site, store, id_, OURS)
+        found = Controller(site, slurm, store, RATES, 0, lambda: NOW).observe()
+    assert found.opted_out == {"1": OURS} and found.steering == {}
+    assert found.record_of("1") == OURS and found.record_of("3") == Steering()
+    assert found.slurm_version == (24, 11, 5)
