@@ -23,8 +23,12 @@ def text_of(path: Path) -> str:
     """A trace's text. Raises UsageError when it cannot be read."""
     try:
         return reading.content(path, reading.HISTORY_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"trace {path} cannot be read: {error}") from None
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} cannot be read: it is not UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)

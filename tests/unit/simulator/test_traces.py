@@ -79,7 +79,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         open_trace(str(tmp_path), TYPES)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="binary cannot be read: it is not UTF-8"):
         open_trace(str(tmp_path / "binary"), TYPES)
 
 
