@@ -142,6 +142,24 @@ def test_an_option_that_one_of_the_policies_has_is_passed_over_by_the_others(
     assert done.returncode == 0, done.stderr
 
 
+def test_lines_of_sacct_that_a_name_broke_are_skipped_and_counted(tmp_path: Path) -> None:
+    row = "{}|{}|2026-01-05T10:00:00|2026-01-05T10:00:00|2026-01-05T11:00:00|gres/gpu:v100=1"
+    lines = ["JobID|JobName|Submit|Start|End|AllocTRES"]
+    lines += [row.format(number, "train") for number in (1, 2, 3)]
+    lines += row.format(4, "a\nb").split("\n")
+    (tmp_path / "past").write_text("\n".join(lines) + "\n")
+    done = hadar("past", "--from-sacct", *_SMALL, "--policy", "fifo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        "hadar: 2 lines of past are not understood and skipped: line 5: 2 cells, the header has 6; "
+        "line 6: 5 cells, the header has 6\n"
+    )
+    (tmp_path / "past").write_text("\n".join([*lines[:2], *lines[4:]]))
+    done = hadar("past", "--from-sacct", *_SMALL, "--policy", "fifo", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "2 of 3 lines of past are not understood; the first: line 3: 2 cells" in done.stderr
+
+
 def test_slurms_order_beside_the_policys(tmp_path: Path) -> None:
     words = ("mixed_60", *_SMALL, "--order", "slurm", "--unmanaged-share", "0.5", "--typed")
     done = hadar(*words, "--policy", "plain", "--policy", "fifo", "--json", cwd=tmp_path)
