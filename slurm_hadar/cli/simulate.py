@@ -289,7 +289,7 @@ def _refuse_unknown(settings: Mapping[str, object], named: Sequence[policies.Pol
     they read."""
     known: set[str] = set()
     for policy in named:
-        own = policies.known_options(policy, settings)
+        own = policies.options_read(policy, settings)
         if own is None:
             return
         known |= own

@@ -15,7 +15,7 @@ __all__ = [
     "Trait",
     "find",
     "get",
-    "known_options",
+    "options_read",
     "listed",
     "names",
 ]
@@ -82,7 +82,7 @@ def get(name: str) -> Decide:
     return find(name).decide
 
 
-def known_options(policy: Policy, given: Mapping[str, object]) -> frozenset[str] | None:
+def options_read(policy: Policy, given: Mapping[str, object]) -> frozenset[str] | None:
     """The options that a policy reads, and those that it has decide for it with the ``given`` ones;
     None where one of them does not declare its options. Raises :class:`UsageError` for a value that
     one of them does not take."""
