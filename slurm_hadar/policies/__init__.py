@@ -15,9 +15,9 @@ __all__ = [
     "Trait",
     "find",
     "get",
-    "options_read",
     "listed",
     "names",
+    "options_read",
 ]
 
 _MODULES = {
