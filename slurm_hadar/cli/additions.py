@@ -38,7 +38,8 @@ class Request:
 
 class Additions:
     """``options`` go before the user's, ``behind`` and ``comment`` behind them; ``notes`` are for
-    stderr. ``has_gpus``: the job asks for GPUs."""
+    stderr. ``has_gpus``: the job asks for GPUs; ``omitted``: a sentence on the GPU types that its
+    list of partitions omits for their speed, else empty."""
 
     def __init__(self) -> None:
         self.options: list[str] = []
@@ -46,6 +47,7 @@ class Additions:
         self.comment = ""
         self.notes: list[str] = []
         self.has_gpus = False
+        self.omitted = ""
 
 
 def gpu_request(held: Settings) -> Request | None:
@@ -204,7 +206,7 @@ def _choose_types(
     if site is not None and members and known is not None:
         kinds = list(dict.fromkeys(members.values()))
         usable = _usable(result, declaration, kinds, site, f"partition {partition}")
-        names = ordered(declaration, held, site, members, usable, known)
+        names, result.omitted = ordered(declaration, held, site, members, usable, known)
         if names:
             result.behind.append("--partition=" + ",".join(names))
             return partition or ""

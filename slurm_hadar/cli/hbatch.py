@@ -92,14 +92,15 @@ def _run_and_say(submit: Submit, outcome: SubmitOutcome) -> int:
     def look() -> None:
         if remarked:
             outcome.doubts = _doubts(submit, outcome)
-            remarks.append(_remark(submit, outcome))
+            remarks.extend(_remarks(submit, outcome))
 
     code = submit.run(outcome.added, look)
     for doubt in outcome.doubts:
         _say(doubt)
-    if code == 0 and remarks:
-        _say(remarks[0])
-    elif code and (why := submit.unknown_to_sbatch()):
+    if code == 0:
+        for line in remarks:
+            _say(line)
+    elif why := submit.unknown_to_sbatch():
         _say(why)
     return code
 
@@ -280,6 +281,13 @@ def _has_remark(submit: Submit, outcome: SubmitOutcome) -> bool:
     if quiet or not submit.declares or {"test-only", "wait"} & submit.held.keys():
         return False
     return bool(outcome.why or (outcome.added and outcome.declaration))
+
+
+def _remarks(submit: Submit, outcome: SubmitOutcome) -> list[str]:
+    """What we say once sbatch has taken the job: which GPU types it does not get, and whether it is
+    managed."""
+    omitted = outcome.added.omitted if outcome.added else ""
+    return list(filter(None, (omitted, _remark(submit, outcome))))
 
 
 def _remark(submit: Submit, outcome: SubmitOutcome) -> str:

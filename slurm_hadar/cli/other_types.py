@@ -43,7 +43,11 @@ def with_other_types(
     before_them = [name for name, kind in members.items() if _accepts(before, kind)]
     now = [name for name, kind in members.items() if _accepts(declared, kind)]
     listed = bool(before_them) and set(job.partitions) == set(before_them)
-    if waits and listed and set(now) != set(before_them) and "Partition" not in was:
+    # With types=any it may omit a type for its speed, which its owner names now.
+    foreign = steered is not None and "Partition" in steered.foreign
+    if ANY in before.types and ANY not in declared.types and not foreign:
+        listed |= set(job.partitions) < set(before_them)
+    if waits and listed and set(now) != set(job.partitions) and "Partition" not in was:
         fields["Partition"] = ",".join(now)
     return declared, fields
 

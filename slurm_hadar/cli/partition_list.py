@@ -46,10 +46,11 @@ def ordered(
     members: Mapping[str, str],
     usable: Sequence[str],
     today: Today,
-) -> list[str]:
+) -> tuple[list[str], str]:
     """Those of ``members`` that a job may use, by speed less price, as Hadar's newcomers choose;
     the order of the site where that is equal. Empty where the user's own ``-C`` leaves none, and
-    where the job may not fit one of them: Slurm holds some jobs with such a list.
+    where the job may not fit one of them: Slurm holds some jobs with such a list. And a sentence on
+    the types that the list omits for their speed, empty where there are none.
 
     ``usable``: GPU types that the declaration allows. Where one of the types has no price
     ``today``, the fastest is first. A type is too slow only beside one on which the job surely
@@ -74,14 +75,30 @@ def ordered(
     ]
     found = [name for name, kind in members.items() if kind in fast]
     if today.nodes and not holding.issuperset(found):
-        return []
+        return [], ""
     prices = today.prices
     priced = all(members[name] in prices for name in found)
 
     def gain(kind: str) -> float:
         return speeds.get(kind, 1.0) - (prices[kind] if priced else 0.0)
 
-    return sorted(found, key=lambda name: -gain(members[name]))
+    slower = {k: best / max(speeds.get(k, 1.0), 1e-9) for k in kinds if k not in fast}
+    return sorted(found, key=lambda name: -gain(members[name])), _omitted(slower, kinds)
+
+
+def _omitted(slower: Mapping[str, float], kinds: Sequence[str]) -> str:
+    """``slower``: GPU type -> how many times slower the job is on it, of those that its list omits;
+    ``kinds``: all that it may use."""
+    if not slower:
+        return ""
+    are, it, accepts = ("is", "it is", "accepts it")
+    if len(slower) > 1:
+        are, it, accepts = ("are", "they are", "accepts them")
+    times = " and ".join(f"{number:.0f}" for number in slower.values())
+    return (
+        f"{' and '.join(slower)} {are} left out: by the table {it} {times} times slower; "
+        f"types={','.join(kinds)} {accepts}"
+    )
 
 
 def _holding(

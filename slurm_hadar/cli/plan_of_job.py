@@ -49,6 +49,8 @@ def show(submit: Submit, outcome: SubmitOutcome) -> int:
 def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
     ask = _Questions(submit, outcome)
     notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
+    if outcome.added and outcome.added.omitted:
+        notes.append(outcome.added.omitted)
     if submit.site_trouble:
         notes.append(submit.site_trouble)
     if submit.site is not None and submit.site.rollout is not None and outcome.declaration:

@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -170,7 +171,8 @@ def jobs(
 ) -> None:
     """Replay a trace under each policy, with the live code."""
     in_queue = order is QueueDiscipline.SLURM
-    decides = _decides(policy or ["hadar"], in_queue)
+    named = _policies(policy or ["hadar"], in_queue)
+    decides = {name: one.decide if one else None for name, one in named.items()}
     if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):
         raise UsageError(
             "--order slurm knows no --cpu-profiles, --cpus-per-gpu, --nic-gbps, --whole-steps and "
@@ -186,6 +188,7 @@ def jobs(
             "--order slurm"
         )
     settings = _options(option or [])
+    _refuse_unknown(settings, [one for one in named.values() if one])
     site = load_if_any(config)
     pretend = replace(
         clusters.parse(cluster, gpus_per_node, nodes_per_rack),
@@ -266,10 +269,10 @@ def jobs(
         typer.echo(f"hadar: {note}", err=True)
 
 
-def _decides(words: Sequence[str], in_queue: bool) -> dict[str, policies.Decide | None]:
+def _policies(words: Sequence[str], in_queue: bool) -> dict[str, policies.Policy | None]:
     """By name, in this order; in Slurm's queue None for Slurm alone. Raises UsageError for a policy
     that there is not, and for two of one name."""
-    found: dict[str, policies.Decide | None] = {}
+    found: dict[str, policies.Policy | None] = {}
     for word in dict.fromkeys(words):
         if in_queue and word == PLAIN:
             found[PLAIN] = None
@@ -277,8 +280,25 @@ def _decides(words: Sequence[str], in_queue: bool) -> dict[str, policies.Decide 
         policy = policies.find(word, files=True)
         if policy.name in found:
             raise UsageError(f"--policy {word}: another policy is named {policy.name}; rename one")
-        found[policy.name] = policy.decide
+        found[policy.name] = policy
     return found
+
+
+def _refuse_unknown(settings: Mapping[str, object], named: Sequence[policies.Policy]) -> None:
+    """Raises UsageError for an option that none of the policies has, as far as they declare what
+    they read."""
+    known: set[str] = set()
+    for policy in named:
+        own = policies.options_read(policy, settings)
+        if own is None:
+            return
+        known |= own
+    for option in settings:
+        if option not in known:
+            near = get_close_matches(option, sorted(known), n=1)
+            have = f"they have {', '.join(sorted(known))}" if known else "they have none"
+            hint = f"did you mean {near[0]}?" if near else have
+            raise UsageError(f"--option {option}: no policy named here has it; {hint}")
 
 
 def _options(pairs: Sequence[str]) -> dict[str, object]:

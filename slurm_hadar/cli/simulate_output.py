@@ -33,7 +33,15 @@ def jct_csv(one: Outcome) -> str:
 def notes_of(done: Sequence[Outcome]) -> list[str]:
     """What the averages leave out: rows of the trace, and jobs that never finished."""
     notes = []
-    left_out = done[0].workload.left_out
+    work = done[0].workload
+    left_out = work.left_out
+    if work.skipped:
+        lines = "line" if len(work.skipped) == 1 else "lines"
+        are = "is" if len(work.skipped) == 1 else "are"
+        notes.append(
+            f"{len(work.skipped)} {lines} of {work.name} {are} not understood and skipped: "
+            f"{_named(work.skipped)}"
+        )
     if left_out:
         notes.append(f"{len(left_out)} rows of the trace are not simulated: {_named(left_out)}")
     for one in done:

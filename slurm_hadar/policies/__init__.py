@@ -1,6 +1,6 @@
 """Policies: ``decide(view, state) -> (plan, state)``, pure and deterministic, a module each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -8,7 +8,17 @@ from importlib import import_module
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.policies.record import Decide, Policy, Trait
 
-__all__ = ["Decide", "ListedPolicy", "Policy", "Trait", "find", "get", "listed", "names"]
+__all__ = [
+    "Decide",
+    "ListedPolicy",
+    "Policy",
+    "Trait",
+    "find",
+    "get",
+    "listed",
+    "names",
+    "options_read",
+]
 
 _MODULES = {
     "fifo": "slurm_hadar.policies.queues.fifo",
@@ -70,6 +80,24 @@ def _found(name: str) -> Policy:
 def get(name: str) -> Decide:
     """A policy's function, as :func:`find`."""
     return find(name).decide
+
+
+def options_read(policy: Policy, given: Mapping[str, object]) -> frozenset[str] | None:
+    """The options that a policy reads, and those that it has decide for it with the ``given`` ones;
+    None where one of them does not declare its options. Raises :class:`UsageError` for a value that
+    one of them does not take."""
+    known: set[str] = set()
+    looked_at: set[str] = set()
+    open_ = [policy]
+    while open_:
+        one = open_.pop()
+        if one.options is None:
+            return None
+        if one.name not in looked_at:
+            looked_at.add(one.name)
+            known |= one.options.model_fields.keys()
+            open_ += [find(other) for other in one.options.read(given).also()]
+    return frozenset(known)
 
 
 @dataclass(frozen=True)

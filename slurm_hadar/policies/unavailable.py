@@ -1,8 +1,10 @@
 """Why a job has no GPU type and count to choose from, for the policies' reasons."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from slurm_hadar.domain.view import View
+from slurm_hadar.domain.view import IntArray, View
 
 NOT_RUNNABLE = "no GPU type and count that it can run with"
 
@@ -18,13 +20,10 @@ def unavailable(view: View, job: int) -> str:
     if not able.any():
         return NOT_RUNNABLE
     kinds = np.flatnonzero(able.any(axis=1))
-    open_ = nodes.gpus[jobs.groups[job][nodes.group]].sum(axis=0)[kinds]
-    names = ", ".join(view.types[kind] for kind in kinds)
+    may = jobs.groups[job][nodes.group]
+    open_ = nodes.gpus[may].sum(axis=0)[kinds]
     if not open_.any():
-        return (
-            f"no GPU of {names} is open to it now: other jobs that no plan can move have them, they"
-            " are kept for a job ahead, or their nodes are closed to it"
-        )
+        return _none_open([view.types[kind] for kind in kinds], nodes.gpus[~may].sum(axis=0)[kinds])
     least = min(view.counts[count] for count in np.flatnonzero(able.any(axis=0)))
     there = " + ".join(
         f"{number} x {view.types[kind]}"
@@ -32,3 +31,21 @@ def unavailable(view: View, job: int) -> str:
         if number
     )
     return f"it needs {least} GPUs, and only {there} are free or held by jobs that a plan can move"
+
+
+def _none_open(names: Sequence[str], elsewhere: IntArray) -> str:
+    """``elsewhere``: GPUs of each of the types ``names`` on nodes that are closed to the job."""
+    closed = [f"{number} x {name}" for name, number in zip(names, elsewhere, strict=True) if number]
+    rest = [name for name, number in zip(names, elsewhere, strict=True) if not number]
+    said = []
+    if rest:
+        said.append(
+            f"no GPU of {', '.join(rest)} is open to it now: other jobs that no plan can move have"
+            " them, they are kept for a job ahead, or their nodes are closed to it"
+        )
+    if closed:
+        said.append(
+            f"{' + '.join(closed)} that are free or held by jobs that a plan can move are on nodes"
+            " that its partitions, its constraint or a reservation exclude"
+        )
+    return "; ".join(said)

@@ -209,7 +209,8 @@ def _name(one: AccountUse) -> str:
 def _hours(value: float | None) -> str:
     if value is None:
         return formats.ABSENT
-    return f"{value:,.1f}" if abs(value) < _WHOLE else f"{value:,.0f}"
+    # z: a small negative figure is 0.0 and not -0.0.
+    return f"{value:z,.1f}" if abs(value) < _WHOLE else f"{value:,.0f}"
 
 
 def _time(seconds: float | None) -> str:

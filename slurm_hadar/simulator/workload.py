@@ -71,6 +71,8 @@ class Workload:
     """(J,) line of each job in its file, for error messages."""
     left_out: tuple[str, ...] = ()
     """Rows of the file that are no jobs to simulate, each with the reason."""
+    skipped: tuple[str, ...] = ()
+    """Lines of the file that are not understood, each with the reason."""
     copies: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) most copies that each job may be forked into; 1 for all where nothing is given."""
     tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -130,7 +132,7 @@ def resampled(workload: Workload, jobs: int, seed: int) -> Workload:
     rows = rng.integers(0, len(workload.ids), jobs)
     rows = rows[np.argsort(workload.arrival_s[rows], kind="stable")]
     drawn = workload.take(rows, [str(i) for i in range(jobs)])
-    return replace(drawn, name=f"{workload.name}, resampled {seed}", left_out=())
+    return replace(drawn, name=f"{workload.name}, resampled {seed}", left_out=(), skipped=())
 
 
 def doable(workload: Workload, cluster: VirtualCluster) -> BoolArray:

@@ -54,8 +54,9 @@ def of_history(
     place = _site(slurm_conf, nodes, settings)
     notes = [*place.notes]
     if not place.gpu_nodes:
+        show = "show" if len(place.sources) > 1 else "shows"
         raise UsageError(
-            f"{' and '.join(place.sources)} show no node with GPUs; there is nothing to tune"
+            f"{' and '.join(place.sources)} {show} no node with GPUs; there is nothing to tune"
         )
     study = _study(place, config, rates, wish)
     try:

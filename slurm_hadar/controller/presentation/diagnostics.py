@@ -118,6 +118,18 @@ def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
         )
 
 
+def _omitted(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
+    idle = {
+        kind
+        for gpus in known.seen.free_gpus.values()
+        for kind, number in gpus.items()
+        if number and job.state is JobState.PENDING
+    }
+    for kind, why in known.omitted.items():
+        if kind in idle:
+            yield Problem(f"{kind} is idle, and {why}", (f"hadar explain {job.id}",))
+
+
 def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
     if last is not None and last.placement == "not steered" and not job.held:
@@ -277,6 +289,7 @@ def _ago(words: str, now: float, beat: Heartbeat) -> str:
 _LOOKS: tuple[Callable[[JobContext, Job, Declaration], Iterator[Problem]], ...] = (
     _held,
     _types,
+    _omitted,
     _left_out,
     _files,
     _progress,

@@ -1,6 +1,7 @@
 """All that is known of one job, for its report."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from slurm_hadar.config import Config
@@ -16,7 +17,8 @@ from slurm_hadar.exchange.plan_file import JobPlan, read_plan
 @dataclass(frozen=True)
 class JobContext:
     """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
-    oldest first; ``journal``: whether the controller's own file was read."""
+    oldest first; ``journal``: whether the controller's own file was read; ``omitted``: GPU type ->
+    why the job's list of partitions omits it."""
 
     id: str
     seen: Observed
@@ -27,6 +29,7 @@ class JobContext:
     decisions: tuple[Decision, ...] = ()
     last: Decision | None = None
     journal: bool = True
+    omitted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def job(self) -> Job | None:

@@ -19,6 +19,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, job_history, move_text
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.controller.presentation.omitted_types import omitted_types
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
 from slurm_hadar.domain.errors import UnknownJobError, UsageError
@@ -46,6 +47,9 @@ def of_controller(controller: job_explanation.Source, id_: str) -> JobReport:
             entries=tuple(reversed(store.history(id_))),
             decisions=tuple(store.decisions.of(id_)),
             last=store.decisions.last().get(id_),
+            omitted=omitted_types(id_, seen, controller.snapshot(seen), config)
+            if job is not None and job.state is JobState.PENDING
+            else {},
         )
     )
 

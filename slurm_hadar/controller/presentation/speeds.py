@@ -1,11 +1,13 @@
 """A job's speed on each GPU type, where that is known from, and why a type is not used."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.presentation.omitted_types import omitted_types
 from slurm_hadar.controller.snapshot import bills
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
@@ -18,6 +20,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import RateRow
 
 
@@ -26,6 +29,8 @@ class _Round:
     seen: Observed
     shown: Snapshot
     config: Config
+    omitted: Mapping[str, str]
+    """GPU type -> why the job's list of partitions omits it."""
 
 
 def rate_rows(
@@ -41,7 +46,7 @@ def rate_rows(
     speeds, _ = rates.rates_for([(job.uid, model, batch)], view.types, view.counts)
     # Of an unknown model only the ratios mean something.
     absolute = rates.anchored(model)
-    where = _Round(seen, shown, config)
+    where = _Round(seen, shown, config, omitted_types(id_, seen, shown, config))
     found = []
     for r, kind in enumerate(view.types):
         for c, count in enumerate(view.counts):
@@ -70,12 +75,19 @@ def _why_not_used(
     if not accepts(target, kind, where.config):
         return f"it has less memory than gpu_mem={declared.gpu_mem / 1024:g}G"
     open_ = view.jobs.groups[row][view.nodes.group]
-    if not any(
-        kind in where.seen.nodes[name].gpus
-        for name, is_open in zip(view.nodes.names, open_, strict=True)
-        if is_open
-    ):
-        return "its partitions, its constraint or a reservation leave it no node of this type"
+    most = max(
+        (
+            where.seen.nodes[name].gpus.get(kind, 0)
+            for name, is_open in zip(view.nodes.names, open_, strict=True)
+            if is_open
+        ),
+        default=0,
+    )
+    if not most:
+        closed = "its partitions, its constraint or a reservation leave it no node of this type"
+        return where.omitted.get(kind, closed)
+    if target.request.most_nodes == 1 and view.counts[cell[1]] > most:
+        return f"no node that it may have has more than {formats.counted(most, 'GPU')} of this type"
     used = view.jobs.rate[row]
     if used[cell] > 0:
         return ""

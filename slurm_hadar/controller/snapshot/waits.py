@@ -158,18 +158,32 @@ def run_times(target: SchedulableJob, snapshot: Snapshot) -> dict[str, float]:
 def far_slower(target: SchedulableJob, snapshot: Snapshot, fits: Collection[str]) -> frozenset[str]:
     """The GPU types that a job which named none leaves out: far slower than another one of those
     on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept."""
+    job, declaration = target.job, target.job.declaration
+    moves = declaration is not None and declaration.moves_later and job.requeue
+    kept = snapshot.shared if moves else frozenset()
+    return frozenset(times_slower(target, snapshot, fits)) - kept
+
+
+def times_slower(
+    target: SchedulableJob, snapshot: Snapshot, fits: Collection[str]
+) -> dict[str, float]:
+    """GPU type -> how many times slower a job which named no type is on it than on the best one of
+    those on which it ``fits``; of those that are far slower, inf where it cannot run."""
     view, job, declaration = snapshot.view, target.job, target.job.declaration
     if declaration is None or declaration.types != (ANY,) or job.id not in view.jobs.rows:
-        return frozenset()
+        return {}
     if target.request.count not in view.counts:
-        return frozenset()
+        return {}
     row, count = view.jobs.rows[job.id], view.counts.index(target.request.count)
     own = {kind: float(snapshot.own[row, at, count]) for at, kind in enumerate(view.types)}
     # What is slow beside a type on which it may not fit is not slow for this job.
     best = max((own[kind] for kind in fits if isfinite(own.get(kind, inf))), default=0.0)
     # A guess keeps no job from a free GPU.
-    kept = snapshot.shared if declaration.moves_later and job.requeue else frozenset()
-    return frozenset(kind for kind, rate in own.items() if rate * SLOWEST < best) - kept
+    return {
+        kind: best / rate if rate > 0 else inf
+        for kind, rate in own.items()
+        if rate * SLOWEST < best
+    }
 
 
 def released(seen: Observed, snapshot: Snapshot) -> Pools:

@@ -165,8 +165,14 @@ def _rows(question: _Question, chosen: Mapping[str, int]) -> list[PlanRow]:
     cells = [
         (kind, count)
         for r, kind in enumerate(shown.view.types)
-        for count in _least_and_most(question.want, possible[r], shown.view.counts)
+        for count in counts_shown(
+            [n for n, may in zip(shown.view.counts, possible[r], strict=True) if may],
+            question.want,
+            _most_on_a_node(kind, question.seen),
+            chosen.get(kind, 0) if len(chosen) == 1 else 0,
+        )
     ]
+    cells.sort(key=lambda cell: chosen != {cell[0]: cell[1]})
     found = []
     for kind, count in cells[:_MOST_ROWS]:
         more = _asked_for(kind, count, question)
@@ -176,11 +182,19 @@ def _rows(question: _Question, chosen: Mapping[str, int]) -> list[PlanRow]:
     return sorted(found, key=lambda row: row.finish_s or math.inf)
 
 
-def _least_and_most(
-    want: ResourceRequest, possible: Sequence[bool], counts: Sequence[int]
+def counts_shown(
+    possible: Sequence[int], want: ResourceRequest, most: int, chosen: int
 ) -> list[int]:
-    open_ = [n for n, may in zip(counts, possible, strict=True) if may and n in want.counts]
-    return sorted({open_[0], open_[-1]}) if open_ else []
+    """The least and the most of the numbers of GPUs that are ``possible``, and the ``chosen`` one
+    (0: none). ``most``: GPUs of the largest node; a job on one node has no more."""
+    open_ = [count for count in possible if count in want.counts]
+    if want.most_nodes == 1:
+        open_ = [count for count in open_ if count <= most] or open_[:1]
+    return sorted({*open_[:1], *open_[-1:], *({chosen} & {*possible})})
+
+
+def _most_on_a_node(kind: str, seen: Observed) -> int:
+    return max((node.gpus.get(kind, 0) for node in seen.nodes.values()), default=0)
 
 
 def _asked_for(kind: str, count: int, question: _Question) -> list[str] | None:

@@ -23,8 +23,12 @@ def text_of(path: Path) -> str:
     """A trace's text. Raises UsageError when it cannot be read."""
     try:
         return reading.content(path, reading.HISTORY_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"trace {path} cannot be read: {error}") from None
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} cannot be read: it is not UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,17 @@ def rows_of(text: str) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> Iterator[CsvRow]:
+def rows(
+    text: str,
+    file: str,
+    needed: Sequence[str],
+    delimiter: str = ",",
+    skipped: list[str] | None = None,
+) -> Iterator[CsvRow]:
     """The rows below the header; empty lines and those that begin with ``#`` are skipped.
 
-    Raises UsageError for a missing or repeated column, a row of another length, or a table without
-    header.
+    Raises UsageError for a missing or repeated column, a table without header, or a row of another
+    length; ``skipped``: takes a sentence on each of these instead.
     """
     lines = (
         (number, line)
@@ -147,6 +157,9 @@ def rows(text: str, file: str, needed: Sequence[str], delimiter: str = ",") -> I
             raise UsageError(f"{file} has more than {MOST_ROWS:,} rows; make it shorter")
         if len(cells) != len(header):
             what = f"{len(cells)} cells, the header has {len(header)}"
+            if skipped is not None:
+                skipped.append(f"line {number}: {what}")
+                continue
             raise _error(file, number, what + _guess(line, len(cells) - len(header), delimiter))
         yield CsvRow(file, number, dict(zip(header, cells, strict=True)))
     if not header:

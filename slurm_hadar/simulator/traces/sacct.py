@@ -59,9 +59,11 @@ def read(
     """A workload of the jobs that ran on GPUs; time 0 is the first submission.
 
     Steps of jobs are skipped; jobs without GPUs, never started or still running are named in
-    ``left_out``. Raises UsageError naming the file and the line.
+    ``left_out``, and lines that a job's name broke in ``skipped``. Raises UsageError naming the
+    file and the line.
     """
-    found, left_out = _jobs(text, name, models or ModelNames())
+    skipped: list[str] = []
+    found, left_out = _jobs(text, name, models or ModelNames(), skipped)
     requests = np.array([past.gpus for past in found], dtype=np.int64)
     counts = tuple(sorted(set(requests.tolist()))) or (1,)
     rate = np.zeros((len(found), len(types), len(counts)))
@@ -86,6 +88,7 @@ def read(
         mem_per_gpu_mb=np.zeros(len(found)),
         lines=tuple(past.row.line for past in found),
         left_out=tuple(left_out),
+        skipped=tuple(skipped),
         queue=Queued(
             managed=np.full(len(found), -1),
             types=np.zeros((len(found), len(types)), dtype=np.bool_),
@@ -97,12 +100,17 @@ def read(
     )
 
 
-def _jobs(text: str, name: str, known: ModelNames) -> tuple[list[_Past], list[str]]:
-    """The jobs that ran on GPUs, and why each other one is left out."""
+def _jobs(
+    text: str, name: str, known: ModelNames, skipped: list[str]
+) -> tuple[list[_Past], list[str]]:
+    """The jobs that ran on GPUs, and why each other one is left out. ``skipped``: takes the lines
+    of another length than the header. Raises UsageError where most are."""
+    count = 0
     found: list[_Past] = []
     left_out: list[str] = []
     seen: dict[str, int] = {}
-    for row in rows(text, name, NEEDED, delimiter="|"):
+    for row in rows(text, name, NEEDED, delimiter="|", skipped=skipped):
+        count += 1
         if "." in row.text("JobID"):
             continue
         id_ = row.name("JobID")
@@ -116,6 +124,11 @@ def _jobs(text: str, name: str, known: ModelNames) -> tuple[list[_Past], list[st
             )
         seen[past.id] = row.line
         found.append(past)
+    if len(skipped) > count:
+        raise UsageError(
+            f"{len(skipped)} of {count + len(skipped)} lines of {name} are not understood; the "
+            f"first: {skipped[0]}; a name may hold a | or a line end: run sacct without that column"
+        )
     if left_out and not found:
         more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         raise UsageError(f"{name} has no job to simulate; {left_out[0]}{more}")

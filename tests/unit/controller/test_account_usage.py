@@ -90,6 +90,15 @@ def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
     assert report([after], RecordedUse(moves=[told(moved(rate_before=0))])).total.gained_gpu_h == 0
 
 
+def test_no_figure_is_minus_zero():
+    found = report([run()])
+    little = replace(found.total, moves=1, gained_gpu_h=-0.04, lost_gpu_h=-0.06)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(shown.text(replace(found, accounts=[little], total=little)))
+    said = console.file.getvalue()
+    assert "-0.1" in said and "-0.0" not in said
+
+
 def test_samples_count_as_far_as_their_jobs_ran_in_the_window():
     samples = [SampledUse("1", DAY, 4 * H, 1 * H, 7.2e6, 4 * H), SampledUse("9", DAY, H, H, 1, H)]
     found = report([run()], RecordedUse(samples=samples)).total

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, replace
 
 import pytest
-from hand_made import NOW, config, job, nodes, ordinary, running, seen
+from hand_made import NOW, config, job, look, nodes, ordinary, running, seen
 from missing import needs_root
 
 from slurm_hadar.controller.actuation import reconciliation
@@ -265,6 +265,29 @@ class Reader:
 
     def observe(self):
         return self._seen
+
+    def snapshot(self, shown):
+        return look(shown, self.config)
+
+
+def test_an_idle_type_that_the_list_of_partitions_omits_is_a_problem_of_a_waiting_job(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    grouped = config(
+        f'[site]\nmode = "act"\nexchange_dir = "{tmp_path}/exchange"\n'
+        '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
+    )
+    declared = replace(CHECKED, model="ResNet-50", batch=(64, 64), partitions=("gpu",))
+    waits = job("1", declaration=declared, partitions=("v100", "p100"), time_limit_s=1e9)
+    store = Store.open(tmp_path / "state")
+    found = lines(job_report.of_controller(Reader(grouped, store, waits), "1").problems)
+    (said,) = [line for line in found if "k80" in line]
+    assert said.startswith("k80 is idle, and its list of partitions omits it, as it is 7 times")
+    assert said.endswith("a submit with types=k80,p100,v100 accepts it")
+    named = replace(declared, types=("k80", "p100", "v100"))
+    wanted = Reader(grouped, store, replace(waits, declaration=named))
+    assert not [line for line in lines(job_report.of_controller(wanted, "1").problems)
+                if "omits" in line]  # fmt: skip
+    store.close()
 
 
 def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, store):

@@ -9,6 +9,7 @@ from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import UNTYPED, GpuRequest
 
 SITE = config('[partitions]\nchain = ["gpu"]\n')
 KNOWN = Declaration(
@@ -17,10 +18,10 @@ KNOWN = Declaration(
 IN_TIME = "the rest of its work does not fit in its time limit there"
 
 
-def unused(one, past=None):
+def unused(one, past=None, site=SITE):
     """Type -> why one GPU of it is not used, of those with a reason."""
     shown = seen([one])
-    rows = rate_rows(one.id, shown, look(shown, SITE, past), RATES, SITE)
+    rows = rate_rows(one.id, shown, look(shown, site, past), RATES, site)
     assert {row.gpu_type for row in rows} == {"v100", "p100", "k80"}
     found = {row.gpu_type: row.source.partition("; not used: ")[2] for row in rows if row.gpus == 1}
     return {kind: why for kind, why in found.items() if why}
@@ -46,6 +47,41 @@ def test_a_type_in_none_of_its_partitions():
     one = job(declaration=KNOWN, time_limit_s=1e9, partitions=("v100", "p100"))
     why = "its partitions, its constraint or a reservation leave it no node of this type"
     assert unused(one) == {"k80": why}
+
+
+def test_a_type_that_its_list_of_partitions_omits_for_its_speed():
+    site = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+    listed = replace(KNOWN, partitions=("gpu",))
+    one = job(declaration=listed, time_limit_s=1e9, partitions=("v100", "p100"))
+    times = f"{speed('v100') / speed('k80'):.0f}"
+    why = (
+        f"its list of partitions omits it, as it is {times} times slower there; "
+        "a submit with types=k80,p100,v100 accepts it"
+    )
+    assert unused(one, site=site) == {"k80": why}
+    # Without a group that has them, or with another type left out by its owner, it is not that.
+    closed = "its partitions, its constraint or a reservation leave it no node of this type"
+    assert unused(one) == {"k80": closed}
+    one = job(declaration=listed, time_limit_s=1e9, partitions=("v100",))
+    assert unused(one, site=site) == {"k80": why, "p100": closed}
+    mine = replace(listed, partitions=("v100", "p100"))
+    one = job(declaration=mine, time_limit_s=1e9, partitions=("v100", "p100"))
+    assert unused(one, site=site) == {"k80": closed}
+
+
+def test_a_number_of_gpus_that_no_node_has():
+    several = replace(KNOWN, gpus=(1, 4))
+    one = job(declaration=several, time_limit_s=1e9)
+    rows = rate_rows("1", shown := seen([one]), look(shown, SITE), RATES, SITE)
+    found = {(row.gpu_type, row.gpus): row.source.partition("; not used: ")[2] for row in rows}
+    too_many = {count for (_, count), why in found.items() if why}
+    assert too_many == {3, 4} and set(found) == {(k, n) for k, _ in found for n in (1, 2, 3, 4)}
+    assert found["k80", 4] == "no node that it may have has more than 2 GPUs of this type"
+    # Over several nodes it may have them.
+    spread = job(declaration=replace(several, nodes=(1, 4)), time_limit_s=1e9,
+                 request=GpuRequest(per_job={UNTYPED: 1}))  # fmt: skip
+    rows = rate_rows("1", shown := seen([spread]), look(shown, SITE), RATES, SITE)
+    assert not [row.source for row in rows if "more than" in row.source]
 
 
 @pytest.mark.parametrize("requeues", [0, 5])

@@ -303,6 +303,36 @@ def test_a_type_is_slow_beside_those_that_the_job_may_use():
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "types=any model=ResNet-18",
+            "k80 is left out: by the table it is 4 times slower; types=v100,a100,k80 accepts it",
+        ),
+        (
+            "types=any model=two",
+            "v100 and k80 are left out: by the table they are 5 and 10 times slower; "
+            "types=v100,a100,k80 accepts them",
+        ),
+        ("types=k80,v100,a100 model=resnet18", ""),
+        ("types=any model=nobody_knows_it", ""),
+        ("types=any gpu_mem=14G model=resnet18", ""),
+    ],
+)
+def test_a_type_that_any_leaves_out_for_its_speed_is_named_with_how_to_accept_it(words, says):
+    speeds = SPEEDS | {"two": {"v100": 0.2, "a100": 1.0, "k80": 0.1}}
+    where = groups(speeds=speeds, known={model: list(TYPES) for model in speeds if model})
+    words = f"gpus=1 {words}"
+    found = added(words, {"partition": "gpu"}, where)
+    assert found.omitted == says
+    if says:
+        # What it proposes does it.
+        typed = "types=" + says.partition("types=")[2].split()[0]
+        named = added(words.replace("types=any", typed), {"partition": "gpu"}, where)
+        assert named.omitted == "" and named.behind[0].count(",") == 2
+
+
+@pytest.mark.parametrize(
     ("words", "shared", "expected"),
     [
         ("checkpoint=yes", {"k80"}, ["v100", "ampere", "k80"]),

@@ -17,6 +17,7 @@ from hung_folder import hung
 from missing import needs_root
 
 from slurm_hadar.domain.declaration import decode
+from slurm_hadar.exchange.prices import PriceList, write_prices
 from slurm_hadar.sandbox.processes import wait_until
 
 RECORDER = """#!{python} -IS
@@ -296,6 +297,24 @@ def test_a_list_needs_a_fresh_heartbeat_of_a_controller_that_acts_and_has_room(p
         acts = "room" in beat
         assert line.startswith(MANAGED)
         assert ("no controller is acting now" in line) is not acts
+
+
+def test_a_type_left_out_for_its_speed_is_one_line_beside_ours(place):
+    place.script(DECLARED)
+    slow = {"speeds": {"": {}, "m": {"v100": 1.0, "k80": 0.1}}, "known": {"m": ["v100", "k80"]}}
+    exchange = place.site(**slow)
+    place.heartbeat(exchange)
+    nodes = {"v": [(4, 32, 64_000)], "k": [(4, 32, 64_000)]}
+    write_prices(exchange, PriceList({}, 0, 60.0, nodes))
+    done = place.run("-pgpu", "--hadar-types=any", "job.sh")
+    assert "--partition=v" in done.seen["argv"]
+    assert lines(done) == [
+        "hbatch: k80 is left out: by the table it is 10 times slower; types=v100,k80 accepts it",
+        MANAGED,
+    ]
+    assert place.run("-Q", "-pgpu", "--hadar-types=any", "job.sh").stderr == b""
+    place.heartbeat(place.site(**slow, quiet=True))
+    assert place.run("-pgpu", "--hadar-types=any", "job.sh").stderr == b""
 
 
 def test_the_list_wins_over_a_typed_partition_and_the_environment(place):

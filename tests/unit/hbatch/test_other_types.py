@@ -65,6 +65,16 @@ def test_a_list_of_hbatchs_is_opened_too_and_the_owners_is_not():
     assert changed(own, ANY)[1] == {}
 
 
+def test_a_list_that_omits_a_type_for_its_speed_is_opened_by_naming_it():
+    listed = job(replace(ANY, partitions=("gpu",)), features="", partitions=("volta",))
+    named = Declaration(types=("k80", "v100"), partitions=("gpu",))
+    assert changed(listed, named) == (named, {"Partition": "volta,k80"})
+    # One that the owner asked for, or changed since, is none of hbatch's.
+    assert changed(replace(listed, partitions=("other",)), named)[1] == {}
+    own = Steering(foreign=("Partition",))
+    assert changed(listed, named, own)[1] == {}
+
+
 @pytest.mark.parametrize(
     ("state", "features", "steered"),
     [

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
@@ -11,11 +12,14 @@ from slurm_hadar import config
 from slurm_hadar.cli import plan_of_job_text as telling
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.controller.submit_plan.hypothetical_job import copy_of_store
-from slurm_hadar.controller.submit_plan.plan import PlanRow, SubmitPlan
+from slurm_hadar.controller.submit_plan.plan import PlanRow, SubmitPlan, counts_shown
 from slurm_hadar.controller.submit_plan.request import Asked, count_option, job_of
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.expected_start import Start, start_of
 
 NOW = 1_000_000.0
@@ -101,6 +105,26 @@ def test_a_begin_time_is_the_users_own():
 )
 def test_another_count_is_asked_in_the_submits_own_way(argv, option):
     assert count_option(dict(read_argv(argv).options), 4) == option
+
+
+@pytest.mark.parametrize(
+    ("possible", "most_nodes", "chosen", "shown"),
+    [
+        ([1, 2, 3, 4], 1, 2, [1, 2]),
+        ([1, 2, 3, 4], 4, 2, [1, 2, 4]),
+        ([1, 2, 3, 4], 4, 0, [1, 4]),
+        # Slurm says why not.
+        ([3, 4], 1, 0, [3]),
+        ([], 1, 2, []),
+    ],
+)
+def test_the_table_has_numbers_of_gpus_that_a_node_of_two_has_and_the_planned_one(
+    possible, most_nodes, chosen, shown
+):
+    one = replace(job("--gres=gpu:1"), declaration=Declaration(gpus=(1, 4), types=("any",)))
+    want = replace(resource_request(one, Steering()), most_nodes=most_nodes)
+    assert want.counts == (1, 2, 3, 4)
+    assert counts_shown(possible, want, 2, chosen) == shown
 
 
 def script(folder, text):

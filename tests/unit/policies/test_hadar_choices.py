@@ -277,7 +277,10 @@ def test_the_numbers_of_a_reason_belong_together() -> None:
     ("changes", "words"),
     [
         ({"rate": 0.0}, "no GPU type and count that it can run with"),
-        ({"groups_of": False}, "no GPU of fast is open to it now: other jobs that no plan can"),
+        (
+            {"groups_of": False},
+            "1 x fast that are free or held by jobs that a plan can move are on",
+        ),
         ({"cpus_per_gpu": 2_000.0}, "CPUs"),
         ({"mem_per_gpu_mb": 2e6}, "memory"),
     ],
@@ -296,6 +299,17 @@ def test_gpus_that_other_jobs_have_do_not_make_a_job_unable_to_run() -> None:
     assert few.waiting["j0"] == (
         "it needs 4 GPUs, and only 1 x fast + 2 x middle are free or held by jobs that a plan can"
         " move"
+    )
+
+
+def test_idle_gpus_on_nodes_closed_to_a_job_are_not_called_taken() -> None:
+    nodes = replace(nodes_of([[0, 0], [0, 4]]), group=np.array([0, 1]))
+    jobs = replace(jobs_of([[[1.0], [1.0]]]), groups=np.array([[True, False]]))
+    assert _run(nodes, jobs).waiting["j0"] == (
+        "no GPU of fast is open to it now: other jobs that no plan can move have them, they are"
+        " kept for a job ahead, or their nodes are closed to it; 4 x middle that are free or held"
+        " by jobs that a plan can move are on nodes that its partitions, its constraint or a"
+        " reservation exclude"
     )
 
 

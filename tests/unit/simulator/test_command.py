@@ -103,6 +103,8 @@ def test_the_table_and_what_was_not_simulated(tmp_path: Path) -> None:
         (["mixed_60", "--cluster", "v100=4"], "fits nowhere on 4 v100"),
         (["mixed_60", "--option", "patience"], "--option 'patience' is not KEY=VALUE"),
         (["mixed_60", "--option", "patience=much"], "patience"),
+        (["mixed_60", "--option", "nope=1"], "--option nope: no policy named here has it"),
+        (["mixed_60", "--option", "patiense=9"], "has it; did you mean patience?"),
         (["mixed_60", "--restart-cost", "-1"], "restart_s"),
         (["mixed_60", "--round", "-5"], "--round"),
         (["mixed_60", "--noise", "2"], "--noise"),
@@ -123,6 +125,39 @@ def test_what_is_wrong_is_one_sentence_and_exit_2(
     assert done.stderr.startswith("hadar: ")
     assert done.stderr.count("\n") == 1
     assert not done.stdout
+
+
+def test_an_option_that_one_of_the_policies_has_is_passed_over_by_the_others(
+    tmp_path: Path,
+) -> None:
+    words = ("mixed_60", *_SMALL, "--policy", "fifo", "--option", "queues=2")
+    assert hadar(*words, cwd=tmp_path).returncode == 2
+    done = hadar(*words, "--policy", "tiresias", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    # A policy that does not declare what it reads may know any.
+    (tmp_path / "own.py").write_text(
+        "from slurm_hadar import policies\nmine = policies.get('fifo')"
+    )
+    done = hadar(*words, "--policy", "own.py:mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_lines_of_sacct_that_a_name_broke_are_skipped_and_counted(tmp_path: Path) -> None:
+    row = "{}|{}|2026-01-05T10:00:00|2026-01-05T10:00:00|2026-01-05T11:00:00|gres/gpu:v100=1"
+    lines = ["JobID|JobName|Submit|Start|End|AllocTRES"]
+    lines += [row.format(number, "train") for number in (1, 2, 3)]
+    lines += row.format(4, "a\nb").split("\n")
+    (tmp_path / "past").write_text("\n".join(lines) + "\n")
+    done = hadar("past", "--from-sacct", *_SMALL, "--policy", "fifo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        "hadar: 2 lines of past are not understood and skipped: line 5: 2 cells, the header has 6; "
+        "line 6: 5 cells, the header has 6\n"
+    )
+    (tmp_path / "past").write_text("\n".join([*lines[:2], *lines[4:]]))
+    done = hadar("past", "--from-sacct", *_SMALL, "--policy", "fifo", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "2 of 3 lines of past are not understood; the first: line 3: 2 cells" in done.stderr
 
 
 def test_slurms_order_beside_the_policys(tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def test_the_simulators_own_output(place: Path) -> None:
     ("words", "says"),
     [
         (("past", "--slurm-conf", "gone"), "cannot be read"),
-        (("gone", "--slurm-conf", "slurm.conf"), "cannot be read"),
+        (("gone", "--slurm-conf", "slurm.conf"), "hadar: gone: no such file\n"),
+        (("past", "--slurm-conf", "past"), "past shows no node with GPUs; there is nothing to"),
         (("slurm.conf", "--slurm-conf", "slurm.conf"), "not what sacct -P prints"),
         (("past", "--slurm-conf", "slurm.conf", "--since", "soon"), "no time before now"),
         (("past", "--slurm-conf", "slurm.conf", "--since", ""), "no time before now"),
