@@ -116,14 +116,15 @@ def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
 
 
 def _near_end_stays(given: GivenRound, value: FloatArray) -> None:
-    """Change ``value`` (J, O): a running job without a plan whose work is declared goes nowhere
-    where what the move gains it until its end is not worth its restart."""
+    """Change ``value`` (J, O): a running job without a plan whose work is declared moves to no
+    faster place that gains it less than its restart costs, and nowhere when it is about to end."""
     options, doubt = given.options, given.doubt
     there = np.flatnonzero((options.now >= 0) & doubt.unplanned & ~doubt.work)
-    here = options.seconds[there, options.now[there]]
-    cost = given.settings.gain_over_cost * given.view.jobs.restart_s[there]
-    moves = np.arange(len(options.gpus))[None, :] != options.now[there][:, None]
-    late = moves & (options.seconds[there] + cost[:, None] >= here[:, None])
+    here = options.seconds[there, options.now[there]][:, None]
+    cost = (given.settings.gain_over_cost * given.view.jobs.restart_s[there])[:, None]
+    other = options.seconds[there]
+    late = (here <= cost) | ((other < here) & (other + cost >= here))
+    late[np.arange(len(there)), options.now[there]] = False
     value[there] = np.where(late, 0.0, value[there])
 
 
