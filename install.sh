@@ -140,7 +140,7 @@ tests() {
   "$venv/bin/python" -m pytest --collect-only -qq >/dev/null 2>&1 || true
   wait "$types"
   # The live tests mostly wait for Slurm. tests/sharing.py says which processes begin with them.
-  exec "$venv/bin/python" -m pytest -n 8 --dist loadfile "$@"
+  exec "$venv/bin/python" -m pytest -n 6 --dist loadfile "$@"
 }
 
 # The releases of a lock file, each with one of its hashes: locked VENV FILE
