@@ -142,10 +142,13 @@ class EventLog:
             if not self._out:
                 self._out = True
                 why = error.strerror or str(error)
+                text = (
+                    f"hadar: the log {self._sink.name} cannot be written: {why}; "
+                    "moves and decisions are written later\n"
+                )
+                # What stays in Python's buffer would end the process with 120.
                 with suppress(OSError):
-                    print(f"hadar: the log {self._sink.name} cannot be written: {why}; "
-                          "moves and decisions are written later",
-                          file=sys.stderr, flush=True)  # fmt: skip
+                    Stderr().write(text.encode("ascii", "backslashreplace"))
             return False
         self._out = False
         return True
