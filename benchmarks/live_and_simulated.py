@@ -149,7 +149,7 @@ class Trace:
         # As live: hbatch and the controller know the shipped table, which is off by up to 25%, the
         # controller corrects it by what the jobs report, and neither knows of other costs.
         none = np.zeros((jobs, 1))
-        told = Estimates(self._rates(_table(), none), work.total, known=True)
+        estimates = Estimates(self._rates(_table(), none), work.total, known=True)
         gpus = {group.gpu_type: group.count * group.gpus for group in _groups()}
         cluster = clusters.build(gpus, 2)
         steering = SteeringSetting(tick_s=TICK_S, min_between_moves_s=STAY_S)
@@ -160,7 +160,7 @@ class Trace:
             SchedulerLimits(interval_s=CYCLE_S),
             Costs(restart_s=RESTART_S + MOVE_S),
             steering,
-            told,
+            estimates,
             reports=self._rates(_true(self.seed), none),
         )
         return simulate(setting, policies.get(policy) if policy != PLAIN else None, policy)

@@ -96,30 +96,30 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
         },
     )
     site.store.close()
-    told = Told(site)
+    steered = Told(site)
     site.pace(0.5)
     id_ = train(site)
-    told.want = {id_: {"k80": 1}}
-    told.until(lambda: site.told(id_) and site.told(id_).rate)
+    steered.want = {id_: {"k80": 1}}
+    steered.until(lambda: site.told(id_) and site.told(id_).rate)
     # The log's disk is gone while the job is stopped.
     folder.rename(tmp_path / "away")
     newcomer = site.hbatch(NEWCOMER, "-p", "k80")
-    told.want = {newcomer: {"k80": 1}}
-    told.until(lambda: [move.outcome for move in moves_of(told.store, id_)] == ["stopped"])
-    told.tick()
+    steered.want = {newcomer: {"k80": 1}}
+    steered.until(lambda: [move.outcome for move in moves_of(steered.store, id_)] == ["stopped"])
+    steered.tick()
     said = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]
     assert len(said) == 1 and "No such file" in said[0]
     (tmp_path / "away").rename(folder)
-    told.want = {id_: {"v100": 1}}
-    told.tick()
+    steered.want = {id_: {"v100": 1}}
+    steered.tick()
     # Slurm starts it again when the begin time that it gave it has come.
     site.cluster.apply([Update(id_, {"StartTime": "now"})])
-    told.until(lambda: any(move.effect for move in moves_of(told.store, id_)))
-    told.tick()
-    del told.want[id_]
+    steered.until(lambda: any(move.effect for move in moves_of(steered.store, id_)))
+    steered.tick()
+    del steered.want[id_]
     site.ends_exact(id_, SAMPLES, ticks=False)
 
-    lines = told.lines()
+    lines = steered.lines()
     stops = [line for line in lines if line.get("kind") == "stop"]
     # What became of it while the log was away stands there once, as far as it was then.
     states = [line["state"] for line in stops]
@@ -133,15 +133,15 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
     assert str(site.config.site.exchange_dir) not in text and '"uid"' not in text
 
     for number in range(60):
-        hint = told.store.begin(id_, "hint", "sent", number, {"fields": {"Partition": "gpu"}})
-        told.store.end(hint, "done", number)
+        hint = steered.store.begin(id_, "hint", "sent", number, {"fields": {"Partition": "gpu"}})
+        steered.store.end(hint, "done", number)
     found = hadar(site, "doctor", id_)
     assert "stop for other jobs" in found.stdout and "for its next start" in found.stdout
     assert "more" in found.stdout and f"hadar doctor {id_} --all" in found.stdout
     whole = hadar(site, "doctor", id_, "--all").stdout
     assert whole.count("request changed") >= 61 and "--all" not in whole
     assert "older lines of its history" in hadar(site, "explain", id_).stdout
-    told.store.close()
+    steered.store.close()
 
 
 def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
@@ -153,16 +153,16 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     # That long Slurm lets the job wait whose move nobody knows of any more.
     site = start_sandbox(make_sandbox, tmp_path, more, cred_expire_s=45)
     site.store.close()
-    told = Told(site)
+    steered = Told(site)
     id_, other = train(site), site.hbatch(PLAIN, "--gres=gpu:0")
 
-    told.want = {id_: {"k80": 1}}
-    told.until(lambda: (site.told(id_) and site.told(id_).rate) and not told.phase(id_))
+    steered.want = {id_: {"k80": 1}}
+    steered.until(lambda: (site.told(id_) and site.told(id_).rate) and not steered.phase(id_))
     # There it must not come to its end.
     site.pace(0.5)
-    told.want = {id_: {"v100": 1}}
-    told.until(lambda: any(move.effect for move in moves_of(told.store, id_)))
-    (moved,) = moves_of(told.store, id_)
+    steered.want = {id_: {"v100": 1}}
+    steered.until(lambda: any(move.effect for move in moves_of(steered.store, id_)))
+    (moved,) = moves_of(steered.store, id_)
     assert moved.outcome == "moved" and moved.shown == "runs on 1 x v100 on v1"
     assert [phase for phase, _ in moved.steps] == ["requeued"]
     effect = moved.effect
@@ -172,25 +172,25 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
 
     site.pace(1.0)
     # The next move: requeued, not yet sent on, and the file is gone.
-    told.want = {id_: {"p100": 1}}
+    steered.want = {id_: {"p100": 1}}
     with monkeypatch.context() as patch:
         patch.setattr(move_steps, "startable_s", lambda job: math.inf)
-        told.until(lambda: told.phase(id_) == ["requeued"])
-    told.store.close()
+        steered.until(lambda: steered.phase(id_) == ["requeued"])
+    steered.store.close()
     for path in site.config.site.state_dir.glob("hadar.sqlite*"):
         path.unlink()
-    told.open()
-    assert any("holds no earlier state file" in message for message in told.tick().messages)
+    steered.open()
+    assert any("holds no earlier state file" in message for message in steered.tick().messages)
     waits = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
     assert waits["state"] == "PENDING" and any("delays it until" in t for t in waits["next"])
-    told.until(lambda: site.runs(id_)())
+    steered.until(lambda: site.runs(id_)())
     plain = json.loads(hadar(site, "doctor", id_, "--json").stdout)["result"]
     assert plain["state"] == "RUNNING" and not [t for t in plain["problems"] if "held" in t["what"]]
-    del told.want[id_]
+    del steered.want[id_]
     site.ends_exact(id_, SAMPLES, ticks=False)
     assert site.job(id_).restarts == 2
 
-    lines = told.lines()
+    lines = steered.lines()
     assert {line["event"] for line in lines} == {"decision", "action", "tick"}
     measured = [line for line in lines if line.get("state") == "measured"]
     assert measured[0]["job"] == id_ and measured[0]["effect"]["rate_after"] > 0
@@ -202,6 +202,6 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
     assert hadar(site, "doctor", "999999").returncode == 1
     ticks = sum(line["event"] == "tick" for line in lines)
     assert hadar(site, "tick").stderr == ""
-    assert sum(line["event"] == "tick" for line in told.lines()) == ticks + 1
+    assert sum(line["event"] == "tick" for line in steered.lines()) == ticks + 1
     site.cluster.cancel([other])
-    told.store.close()
+    steered.store.close()

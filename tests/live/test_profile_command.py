@@ -44,7 +44,7 @@ for batch in DataLoader(Images(), batch_size=16, num_workers=int(sys.argv[1])):
 @pytest.fixture(scope="module")
 def two_cpus():
     if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("this process may use one CPU; speeds on one and on two are compared")
+        pytest.skip("two CPUs are needed: speeds on one and on two are compared")
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:2])
     yield

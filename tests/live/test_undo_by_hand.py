@@ -38,13 +38,13 @@ def test_the_printed_command_restores_the_gpu_count(make_sandbox, tmp_path, slur
     site.until(lambda: site.controller.tick() and site.running(id_, "v100")())
     assert site.job(id_).gpu_count == 2
     words = [HADAR, "optout", id_, "--config", str(site.box.config_path)]
-    told = subprocess.run(words, env=site.env, capture_output=True, text=True, timeout=60)
-    assert told.returncode == 0, told.stderr
+    done = subprocess.run(words, env=site.env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
     found = job_explanation.explanation_of(site.controller, id_)
     assert "TresPerNode: gpu:2 (asked for: gpu:1)" in found.notes
     (command,) = [note for note in found.notes if note.startswith("By hand: ")]
     undo = command.rpartition("squeue shows PD: ")[2]
-    assert undo.removesuffix(" StartTime=now") in told.stdout
+    assert undo.removesuffix(" StartTime=now") in done.stdout
     site.box.run("scontrol", "requeue", id_)
     site.until(lambda: site.job(id_).slurm_state == "PENDING")
     time.sleep(1.5)

@@ -14,7 +14,7 @@ from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.controller_user import controller_user
 
-OTHER = pwd.getpwnam("nobody")
+OTHER = pwd.getpwnam("daemon")
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_a_log_that_is_off_is_not_judged(site, tmp_path):
 def test_a_caller_who_is_not_the_controllers_user_does_not_judge_rights(site, tmp_path):
     known = site(f'[log]\nfile = "{tmp_path}/log"\n')
     # Root may write everywhere: another user is asked for.
-    other = ControllerUser(os.getuid() or pwd.getpwnam("nobody").pw_uid)
+    other = ControllerUser(os.getuid() or pwd.getpwnam("daemon").pw_uid)
     tmp_path.chmod(0o500)
     try:
         (found,) = reporting_findings(known, other)

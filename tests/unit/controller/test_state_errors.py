@@ -97,7 +97,7 @@ def test_a_file_in_use_by_another_process(tmp_path):
 
 def test_another_users_folder_and_file(tmp_path):
     needs_root("it gives files to another user")
-    other = pwd.getpwnam("nobody")
+    other = pwd.getpwnam("daemon")
     folder = tmp_path / "state"
     make_private(folder)
     os.chown(folder, other.pw_uid, -1)
@@ -115,7 +115,7 @@ def test_another_users_folder_and_file(tmp_path):
 def test_a_folder_that_lost_its_mode_is_a_cause_with_a_cure(tmp_path):
     """As its own user, whom the mode binds: Path.exists() raises PermissionError there."""
     needs_root("it takes another user's rights")
-    other = pwd.getpwnam("nobody")
+    other = pwd.getpwnam("daemon")
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o755)
         folder = Path(place) / "state"

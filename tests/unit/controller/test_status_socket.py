@@ -69,7 +69,7 @@ def test_who_asks_is_what_the_kernel_says(served):
     assert uid == ME and json.loads(line) == {"command": "status", "uid": 0}
 
 
-@pytest.mark.skipif(ME != 0, reason="only root can ask as another user")
+@pytest.mark.skipif(ME != 0, reason="the kernel lets only root start a program as another user")
 def test_another_user_may_ask_and_is_known(served):
     for folder in (served.parent, *served.parent.parents):
         if folder.stat().st_uid == 0 and str(folder) not in ("/", "/tmp"):
@@ -83,7 +83,9 @@ def test_another_user_may_ask_and_is_known(served):
         capture_output=True, text=True, timeout=30, cwd="/",
     )  # fmt: skip
     if "PermissionError" in done.stderr:
-        pytest.skip("Python or the folder cannot be used by another user here")
+        pytest.skip(
+            "Python or the temporary folder lies where another user has no access, as under /root"
+        )
     assert json.loads(done.stdout)["result"][0] == 65534
 
 

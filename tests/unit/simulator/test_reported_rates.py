@@ -42,14 +42,14 @@ def run(load: Workload, reports: FloatArray | None) -> tuple[list[float], list[F
         seen.append(view.jobs.rate[-1, :, 0])
         return Plan({}, dict.fromkeys(view.jobs.ids, "waits")), state
 
-    told = Estimates(np.array([TABLE] * len(load.ids)), load.total, known=True)
+    estimates = Estimates(np.array([TABLE] * len(load.ids)), load.total, known=True)
     setting = SimulationSetting(
         load,
         machines("fast=1,slow=1"),
         Drawn(),
         costs=Costs(restart_s=1e6),
         steering=SteeringSetting(tick_s=10.0, moves=False, min_between_moves_s=10.0),
-        seen=told,
+        seen=estimates,
         reports=reports,
     )
     ends: list[float] = simulate(setting, decide).finish_s.tolist()
