@@ -14,21 +14,12 @@ def option_findings(config: Config, policy: Policy) -> Iterator[Finding]:
     """Each option by the schema of the policy, and of those that it has decide for it; nothing
     where one of them declares no options."""
     name, given = config.controller.policy, config.controller.options
-    known: set[str] = set()
-    looked_at: set[str] = set()
-    open_ = [policy]
     try:
-        while open_:
-            one = open_.pop()
-            if one.options is None:
-                return
-            if one.name in looked_at:
-                continue
-            looked_at.add(one.name)
-            known |= one.options.model_fields.keys()
-            open_ += [policies.find(other) for other in one.options.read(given).also()]
+        known = policies.options_read(policy, given)
     except UsageError as error:
         yield Finding("problem", f"controller.options: {error}", "correct it in the configuration")
+        return
+    if known is None:
         return
     for option in given:
         if option in known:
