@@ -4,6 +4,7 @@ the guard allows it."""
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import need
@@ -54,9 +55,13 @@ def two(site):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_fails(site):
+def _nothing_fails(site, two):
     yield
     site.faulty.mend()
+    # What a test that failed left.
+    jobs = site.slurm.read_jobs()
+    if left := [j.id for j in jobs if j.id not in two and j.state is not JobState.FINISHED]:
+        site.ended(*left)
     site.config.guards.stop_file.unlink(missing_ok=True)
 
 
@@ -177,7 +182,9 @@ def test_no_move_to_what_a_job_on_several_nodes_could_use_with_what_the_moves_le
     ahead = site.plain("-N2", "--exclusive", "--gres=gpu:2")
     site.until(lambda: site.job(ahead).reason == "Resources")
     site.want = {id_: {"v100": 1} for id_ in two}
-    for _ in range(3):
+    # Before backfill expects its start, and after.
+    for expected in (False, True):
+        site.until(lambda e=expected: not e or site.job(ahead).start_s > time.time())
         report = site.controller.tick()
         assert not moves_of(report) and set(report.diff.deferred) == set(two)
     assert site.job(ahead).state is JobState.PENDING

@@ -131,8 +131,11 @@ def _claimed(
     for target in under_way:
         for name, gpus in target.held.items():
             pending_demand.set_aside(gpus, [name], left)
-    others = pending_demand.unmanaged_jobs(seen, [target.job.id for target in under_way])
-    waiting, takers = _serve(others, seen, left)
+    ids = [target.job.id for target in under_way]
+    waiting, takers = _serve(pending_demand.unmanaged_jobs(seen, ids), seen, left)
+    # What backfill expects to start later may start on what a moved job leaves.
+    waiting += pending_demand.expected_later(seen, ids, left)
+    waiting.sort(key=lambda job: pending_demand.rank(job, seen), reverse=True)
     crossing = CrossingMoves(under_way)
     beside = FreeHostResources(seen)
     joint: dict[str, str] = {}

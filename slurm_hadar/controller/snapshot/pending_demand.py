@@ -104,6 +104,18 @@ def unmanaged_jobs(seen: Observed, ours: Iterable[str]) -> list[Job]:
 
     In Slurm's order, the first to go first.
     """
+    return [job for job in _eligible(seen, ours) if not _expected_later(job, seen)]
+
+
+def expected_later(seen: Observed, ours: Iterable[str], free: Free) -> list[Job]:
+    """Pending jobs outside our management whose start backfill expects when others end, in Slurm's
+    order: what is ``free`` is not enough for them, but what a moved job leaves may be."""
+    later = [job for job in _eligible(seen, ours) if _expected_later(job, seen)]
+    left = {name: dict(gpus) for name, gpus in free.items()}
+    return [job for job in later if pending_demand(job, seen, left) is None]
+
+
+def _eligible(seen: Observed, ours: Iterable[str]) -> list[Job]:
     skip = set(ours)
     waiting = [
         job
@@ -112,13 +124,16 @@ def unmanaged_jobs(seen: Observed, ours: Iterable[str]) -> list[Job]:
         and job.id not in skip
         and not job.held
         and job.priority > 0
-        and job.start_s <= max(seen.now, job.eligible_s)
         and job.eligible_s <= seen.now
         # A reason that a later release made up says nothing: it may start soon.
         and not job.reason.startswith(_BLOCKED)
         and not job.reservation
     ]
     return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)
+
+
+def _expected_later(job: Job, seen: Observed) -> bool:
+    return job.start_s > max(seen.now, job.eligible_s)
 
 
 def pending_demand(

@@ -265,16 +265,19 @@ def on_k1(waits, first, *others, **more):
     return decide(seen([first, *others, beside, waits], found), TO_V2)
 
 
+@pytest.mark.parametrize("expected_s", [0.0, NOW + 3600])
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(
     "request_", [GpuRequest(per_node={UNTYPED: 2}), GpuRequest(per_job={UNTYPED: 4})]
 )
 def test_no_job_moves_to_what_a_job_on_several_nodes_could_use_with_what_moves_leave(
-    request_, alone
+    request_, alone, expected_s
 ):
-    """Neither v2 nor k1 is enough for it, but both are while the two jobs of k1 are requeued."""
+    """Neither v2 nor k1 is enough for it, but both are while the two jobs of k1 are requeued. So
+    too where backfill expects it to start when those end."""
     waits = job("9", uid=1009, request=request_, node_count=2, cpus=2, priority=2000)
     waits = replace(waits, exclusive=alone, whole_nodes=alone, reason="Resources")
+    waits = replace(waits, start_s=expected_s)
     meant = on_k1(waits, *TWO_OF_K1)
     assert not meant.of(Kind.MOVE)
     assert set(meant.deferred.values()) == {"job 9, which waits, gets these GPUs first"}
