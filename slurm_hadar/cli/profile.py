@@ -1,12 +1,14 @@
 """``hadar profile``: how a training's speed hangs on CPUs and memory."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slurm_hadar.cli.common import JsonOption, print_json
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table, optimistic
 from slurm_hadar.profiles.optimistic import DataSet, RateMeasurement
@@ -19,75 +21,87 @@ def add_to(app: typer.Typer) -> None:
     app.command()(profile)
 
 
-def profile(
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What the caller typed."""
+
     command: Annotated[
         list[str],
         typer.Argument(help="-- and the training's command; {cpus} in it: the number of CPUs."),
-    ],
-    model: Annotated[str, typer.Option(help="Model name in the table and in #HADAR model=.")],
-    out: Annotated[Path | None, typer.Option(help="The table to write.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0: those of the allocation, else 1.")] = 0,
-    cpus: Annotated[int, typer.Option(min=0, help="Most CPUs per GPU; 0: all there are.")] = 0,
-    seconds: Annotated[float, typer.Option(help="Seconds measured at each point.")] = 60.0,
-    warmup: Annotated[float, typer.Option(help="Warm-up after the first rate, s.")] = 20.0,
-    start: Annotated[float, typer.Option(help="Longest wait for the first rate, s.")] = 300.0,
+    ]
+    model: Annotated[str, typer.Option(help="Model name in the table and in #HADAR model=.")]
+    out: Annotated[Path | None, typer.Option(help="The table to write.")] = None
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0: those of the allocation, else 1.")] = 0
+    cpus: Annotated[int, typer.Option(min=0, help="Most CPUs per GPU; 0: all there are.")] = 0
+    seconds: Annotated[float, typer.Option(help="Seconds measured at each point.")] = 60.0
+    warmup: Annotated[float, typer.Option(help="Warm-up after the first rate, s.")] = 20.0
+    start: Annotated[float, typer.Option(help="Longest wait for the first rate, s.")] = 300.0
     pattern: Annotated[
         str,
         typer.Option(
             help="Regular expression of the rate in the output. Default: such as 812 images/s."
         ),
-    ] = "",
+    ] = ""
     mem_gb: Annotated[
         float, typer.Option(help="Full memory per GPU; 0: that of the allocation.")
-    ] = 0.0,
+    ] = 0.0
     dataset: Annotated[
         Path | None, typer.Option(help="The data set. Without it memory is not measured.")
-    ] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Samples in the data set.")] = 0,
-    disk_mb_per_s: Annotated[float, typer.Option(help="0: measured.")] = 0.0,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+    samples: Annotated[int, typer.Option(min=0, help="Samples in the data set.")] = 0
+    disk_mb_per_s: Annotated[float, typer.Option(help="0: measured.")] = 0.0
+    as_json: JsonOption = False
+
+
+@takes(ProfileOptions)
+def profile(given: ProfileOptions) -> None:
     """Measure the speed of a training at a few CPU counts. Run it inside an allocation, with all
     the CPUs and the memory that the job may ever get."""
-    for name, value in (("--seconds", seconds), ("--start", start)):
+    for name, value in (("--seconds", given.seconds), ("--start", given.start)):
         if not 0.0 < value <= 1e5:
             raise UsageError(f"{name} {value:g}: it must be above 0 and at most 100000")
     for name, value in (
-        ("--warmup", warmup),
-        ("--mem-gb", mem_gb),
-        ("--disk-mb-per-s", disk_mb_per_s),
+        ("--warmup", given.warmup),
+        ("--mem-gb", given.mem_gb),
+        ("--disk-mb-per-s", given.disk_mb_per_s),
     ):
         if not 0.0 <= value <= 1e7:
             raise UsageError(f"{name} {value:g}: it must be 0 or more")
-    number = (
-        gpus or len([g for g in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if g]) or 1
-    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    number = given.gpus or len([gpu for gpu in visible if gpu]) or 1
     there = len(allowed_cpus()) // number
-    if there < 1 or cpus > there:
+    if there < 1 or given.cpus > there:
         raise UsageError(
             f"{len(allowed_cpus())} CPUs are here for {number} GPUs; ask Slurm for more "
             "(--cpus-per-task), or give fewer with --cpus or --gpus"
         )
-    trial = Trial(tuple(command), number, warmup, seconds, start, pattern or PATTERN)
-    data = _data(dataset, samples, disk_mb_per_s)
+    trial = Trial(
+        tuple(given.command),
+        number,
+        given.warmup,
+        given.seconds,
+        given.start,
+        given.pattern or PATTERN,
+    )
+    data = _data(given.dataset, given.samples, given.disk_mb_per_s)
 
     def one(count: int) -> RateMeasurement:
         point = measure(trial, count)
-        if not as_json:
+        if not given.as_json:
             typer.echo(f"{count} CPUs per GPU: {point.rate:.5g} samples/s ({point.seconds:.0f} s)")
         return point
 
-    points = optimistic.profile(cpus or there, one)
-    memory = mem_gb or _memory_gb() / number
-    rows = optimistic.rows(model, number, points, memory, data)
+    points = optimistic.profile(given.cpus or there, one)
+    memory = given.mem_gb or _memory_gb() / number
+    rows = optimistic.rows(given.model, number, points, memory, data)
     spent, saved = optimistic.saved_min(points, len(optimistic.MEMORY_PARTS) if data else 1)
-    if out is not None:
-        _write(out, cpu_table.text(rows, {"source": f"hadar profile of {model}"}))
-    if as_json:
+    if given.out is not None:
+        _write(given.out, cpu_table.text(rows, {"source": f"hadar profile of {given.model}"}))
+    if given.as_json:
         print_json(
             "profile",
             {
-                "model": model,
+                "model": given.model,
                 "gpus": number,
                 "points": [
                     {"cpus_per_gpu": p.cpus, "samples_per_s": p.rate, "seconds_s": p.seconds}
@@ -104,8 +118,8 @@ def profile(
         f"{len(points)} points in {spent:.1f} min; every number of CPUs"
         f"{' and amount of memory' if data else ''} would have taken {saved:.1f} min more"
     )
-    if out is not None:
-        typer.echo(f"{out} can be named under [profiles] cpu_tables")
+    if given.out is not None:
+        typer.echo(f"{given.out} can be named under [profiles] cpu_tables")
 
 
 def _data(path: Path | None, samples: int, disk_mb_per_s: float) -> DataSet | None:

@@ -3,44 +3,41 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from slurm_hadar import policies
 from slurm_hadar.cli import simulate_idle, simulate_output, simulate_tasks
-from slurm_hadar.cli.common import ConfigOption, JsonOption, load_if_any, print_json
+from slurm_hadar.cli.common import load_if_any, print_json
+from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.simulate_options import JobsOptions
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.reports.simulation import page
 from slurm_hadar.reports.text import console
-from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.simulator import cluster as clusters
+from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.cpu_profiles import with_cpu_profiles
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
-from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.estimates import Estimates, estimate
+from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue import engine as queue_engine
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.traces import open_trace
 from slurm_hadar.simulator.traces.sacct import ModelNames
+from slurm_hadar.simulator.workload import Workload
 
 PLAIN = "plain"
 """In place of a policy's name: plain Slurm."""
-
-
-class QueueDiscipline(StrEnum):
-    """Who says which job is next."""
-
-    POLICY = "policy"
-    SLURM = "slurm"
+Named = dict[str, policies.Policy | None]
+"""Policies by name; None: Slurm alone."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -57,211 +54,30 @@ def _group() -> None:
     """Replay job traces under policies."""
 
 
-def jobs(
-    trace: Annotated[
-        str, typer.Argument(help="A trace: Gavel's CSV, the native CSV, or a shipped one's name.")
-    ],
-    cluster: Annotated[str, typer.Option(help="GPUs by type.")] = "v100=20,p100=20,k80=20",
-    gpus_per_node: Annotated[str, typer.Option(help="A number, or TYPE=NUMBER,...")] = "4",
-    nodes_per_rack: Annotated[int, typer.Option(min=0, help="0: all nodes in one rack.")] = 0,
-    cpus_per_gpu: Annotated[
-        int, typer.Option(min=0, help="CPUs beside each GPU; 0: not looked at.")
-    ] = 0,
-    mem_per_gpu: Annotated[
-        int, typer.Option(min=0, help="GB beside each GPU; 0: not looked at.")
-    ] = 0,
-    cpu_profiles: Annotated[
-        bool,
-        typer.Option(
-            "--cpu-profiles", help="Models of the CPU tables are as fast as their CPUs make them."
-        ),
-    ] = False,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Policy name, PACKAGE.MODULE:FUNCTION or FILE.py:FUNCTION; repeatable. "
-            "Default: hadar."
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for the policies; repeatable.")
-    ] = None,
-    round_s: Annotated[
-        float, typer.Option("--round", help="Round, s; 0: decide at arrivals and finishes.")
-    ] = 360.0,
-    whole_steps: Annotated[
-        bool, typer.Option("--whole-steps", help="Rounds of whole steps, as Gavel's simulator.")
-    ] = False,
-    restart_cost: Annotated[float, typer.Option(help="Time of a restart, s.")] = 10.0,
-    checkpoint_cost: Annotated[float, typer.Option(help="Time of a save, s.")] = 0.0,
-    node_loss: Annotated[
-        float, typer.Option(help="Part of the speed lost on several nodes, 0-1.")
-    ] = 0.0,
-    rack_loss: Annotated[
-        float, typer.Option(help="Part lost besides over several racks, 0-1.")
-    ] = 0.0,
-    nic_gbps: Annotated[
-        float, typer.Option(min=0, help="A node's network card, Gbit/s; 0: no links.")
-    ] = 0.0,
-    oversubscription: Annotated[
-        float, typer.Option(help="The cards of a rack together, over its uplink.")
-    ] = 1.0,
-    overlap: Annotated[
-        float, typer.Option(help="Part of the compute time that hides communication, 0-1.")
-    ] = 0.5,
-    cpu_exponent: Annotated[
-        float, typer.Option(help="Speed goes with CPUs given / asked to this power.")
-    ] = 0.0,
-    mem_exponent: Annotated[
-        float, typer.Option(help="Speed goes with memory given / asked to this power.")
-    ] = 0.0,
-    noise: Annotated[
-        float, typer.Option(help="Policies see throughputs off by a factor within this, 0-1.")
-    ] = 0.0,
-    steps_error: Annotated[
-        float, typer.Option(help="Half the jobs declare their work off by this factor.")
-    ] = 1.0,
-    learn: Annotated[
-        bool,
-        typer.Option(
-            "--learn", help="Policies know rates on the least counts, and learn the others."
-        ),
-    ] = False,
-    elastic: Annotated[
-        bool, typer.Option("--elastic", help="1, 2, 4, 8 GPUs, at most 4 times the request.")
-    ] = False,
-    copies: Annotated[int, typer.Option(min=1, help="Most copies of each job (hadare).")] = 1,
-    copies_loss: Annotated[
-        float, typer.Option(help="Part of the speed that copies lose to averaging, 0-1.")
-    ] = 0.0,
-    order: Annotated[
-        QueueDiscipline,
-        typer.Option(help="What orders the jobs: the policy, or Slurm's queue."),
-    ] = QueueDiscipline.POLICY,
-    unmanaged_share: Annotated[
-        float, typer.Option(help="Slurm's order: share of the jobs that did not opt in, 0-1.")
-    ] = 0.0,
-    typed: Annotated[
-        bool, typer.Option("--typed", help="Slurm's order: these jobs ask for one GPU type each.")
-    ] = False,
-    no_moves: Annotated[
-        bool, typer.Option("--no-moves", help="Slurm's order: running jobs stay where they are.")
-    ] = False,
-    exchange: Annotated[
-        ExchangeLevel,
-        typer.Option(help="Slurm's order: jobs that may exchange places, as queue.exchange."),
-    ] = ExchangeLevel.NONE,
-    preempt: Annotated[
-        bool, typer.Option("--preempt", help="Slurm's order: stop jobs for others, as the guard.")
-    ] = False,
-    max_wait: Annotated[
-        float,
-        typer.Option(help="Slurm's order: longest wait for a type, s, as queue.max_wait_s."),
-    ] = 0.0,
-    from_sacct: Annotated[
-        bool, typer.Option("--from-sacct", help="TRACE is sacct's output (-P, with header).")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    jct_out: Annotated[
-        Path | None, typer.Option(help="CSV of finish times; several policies: one file each.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(JobsOptions)
+def jobs(given: JobsOptions) -> None:
     """Replay a trace under each policy, with the live code."""
-    in_queue = order is QueueDiscipline.SLURM
-    named = _policies(policy or ["hadar"], in_queue)
-    decides = {name: one.decide if one else None for name, one in named.items()}
-    if in_queue and (cpu_profiles or nic_gbps or whole_steps or copies > 1 or cpus_per_gpu):
-        raise UsageError(
-            "--order slurm knows no --cpu-profiles, --cpus-per-gpu, --nic-gbps, --whole-steps and "
-            "--copies; leave them out"
-        )
-    if learn and (in_queue or copies > 1):
-        raise UsageError("--learn knows no --order slurm and no --copies; leave one of them out")
-    exchanges = exchange is not ExchangeLevel.NONE
-    steers = no_moves or exchanges or preempt or max_wait
-    if not in_queue and (unmanaged_share or typed or steers):
-        raise UsageError(
-            "--unmanaged-share, --typed, --no-moves, --exchange, --preempt and --max-wait need "
-            "--order slurm"
-        )
-    settings = _options(option or [])
+    named = _policies(given.policy or ["hadar"], given.in_queue)
+    given.check()
+    settings = _options(given.option or [])
     _refuse_unknown(settings, [one for one in named.values() if one])
-    site = load_if_any(config)
-    pretend = replace(
-        clusters.parse(cluster, gpus_per_node, nodes_per_rack),
-        cpus_per_gpu=cpus_per_gpu,
-        mem_per_gpu_mb=1024 * mem_per_gpu,
-    )
-    rates = open_rates(site)
-    work = open_trace(
-        trace,
-        pretend.types,
-        rates,
-        elastic=elastic,
-        from_sacct=from_sacct,
-        models=ModelNames(site.simulation.job_names, site.simulation.accounts),
-    ).forked(copies)
-    if cpu_profiles:
-        work = with_cpu_profiles(work, pretend, rates.cpus.over(cpu_table.shipped()))
-    costs = Costs(
-        restart_cost,
-        checkpoint_cost,
-        node_loss,
-        rack_loss,
-        cpu_exponent,
-        mem_exponent,
-        copies_loss,
-    )
-    links = None
-    if nic_gbps:
-        fabric = Fabric(nic_gbps, oversubscription, overlap)
-        work = networked(work, pretend, fabric)
-        links = Contention(work, pretend, fabric)
-    seen = replace(estimate(work, noise, steps_error, seed), learned=learn)
-    for file in (jct_out, report):
+    for file in (given.jct_out, given.report):
         _writable(file)
-    queue = SimulationSetting(
-        work,
-        pretend,
-        Drawn(unmanaged_share, typed, seed=seed),
-        costs=costs,
-        steering=(
-            SteeringSetting(not no_moves, exchange, round_s, preempt, max_wait_s=max_wait)
-            if in_queue
-            else SteeringSetting()
-        ),
-        seen=seen,
-        seed=seed,
-        options=settings,
-    )
-    if in_queue:
-        done = [queue_engine.simulate(queue, decide, name) for name, decide in decides.items()]
-    else:
-        rounds = RoundSetting(
-            costs=costs,
-            clock=Clock(round_s, whole_steps),
-            seed=seed,
-            options=settings,
-            seen=seen,
-            links=links,
-        )
-        done = [
-            simulate(work, pretend, decide, rounds, name)
-            for name, decide in decides.items()
-            if decide is not None
-        ]
+    trace = _opened(given)
+    simulated = _in_slurms_order if given.in_queue else _in_the_policies_order
+    done = simulated(given, trace, named, settings)
     notes = simulate_output.notes_of(done)
     for one in done:
-        if jct_out:
-            _write(_file_of(jct_out, one.policy, len(done)), simulate_output.jct_csv(one))
-    if report:
-        turn = "Slurm's order" if in_queue else "the policy's order"
-        what = f"{len(work.ids)} jobs of {work.name} on {pretend.text}, in {turn}"
-        _write(report, page([simulate_output.for_page(one) for one in done], what, notes))
-    if as_json:
+        if given.jct_out:
+            path = _file_of(given.jct_out, one.policy, len(done))
+            _write(path, simulate_output.jct_csv(one))
+    if given.report:
+        turn = "Slurm's order" if given.in_queue else "the policy's order"
+        work, cluster = trace.work, trace.cluster
+        what = f"{len(work.ids)} jobs of {work.name} on {cluster.text}, in {turn}"
+        shown = [simulate_output.for_page(one) for one in done]
+        _write(given.report, page(shown, what, notes))
+    if given.as_json:
         print_json("simulate jobs", [one.summary() for one in done])
     else:
         console().print(simulate_output.table(done))
@@ -269,7 +85,98 @@ def jobs(
         typer.echo(f"hadar: {note}", err=True)
 
 
-def _policies(words: Sequence[str], in_queue: bool) -> dict[str, policies.Policy | None]:
+@dataclass(frozen=True)
+class _Trace:
+    """What is simulated. ``links``: None without a network."""
+
+    work: Workload
+    cluster: VirtualCluster
+    costs: Costs
+    seen: Estimates
+    links: Contention | None
+
+
+def _opened(given: JobsOptions) -> _Trace:
+    """Read the trace, and take what the options say of it into account."""
+    site = load_if_any(given.config)
+    cluster = replace(
+        clusters.parse(given.cluster, given.gpus_per_node, given.nodes_per_rack),
+        cpus_per_gpu=given.cpus_per_gpu,
+        mem_per_gpu_mb=1024 * given.mem_per_gpu,
+    )
+    rates = open_rates(site)
+    work = open_trace(
+        given.trace,
+        cluster.types,
+        rates,
+        elastic=given.elastic,
+        from_sacct=given.from_sacct,
+        models=ModelNames(site.simulation.job_names, site.simulation.accounts),
+    ).forked(given.copies)
+    if given.cpu_profiles:
+        work = with_cpu_profiles(work, cluster, rates.cpus.over(cpu_table.shipped()))
+    costs = Costs(
+        given.restart_cost,
+        given.checkpoint_cost,
+        given.node_loss,
+        given.rack_loss,
+        given.cpu_exponent,
+        given.mem_exponent,
+        given.copies_loss,
+    )
+    links = None
+    if given.nic_gbps:
+        fabric = Fabric(given.nic_gbps, given.oversubscription, given.overlap)
+        work = networked(work, cluster, fabric)
+        links = Contention(work, cluster, fabric)
+    seen = estimate(work, given.noise, given.steps_error, given.seed)
+    return _Trace(work, cluster, costs, replace(seen, learned=given.learn), links)
+
+
+def _in_slurms_order(
+    given: JobsOptions, trace: _Trace, named: Named, settings: Mapping[str, object]
+) -> list[Outcome]:
+    queue = SimulationSetting(
+        trace.work,
+        trace.cluster,
+        Drawn(given.unmanaged_share, given.typed, seed=given.seed),
+        costs=trace.costs,
+        steering=SteeringSetting(
+            not given.no_moves,
+            given.exchange,
+            given.round_s,
+            given.preempt,
+            max_wait_s=given.max_wait,
+        ),
+        seen=trace.seen,
+        seed=given.seed,
+        options=settings,
+    )
+    return [
+        queue_engine.simulate(queue, one.decide if one else None, name)
+        for name, one in named.items()
+    ]
+
+
+def _in_the_policies_order(
+    given: JobsOptions, trace: _Trace, named: Named, settings: Mapping[str, object]
+) -> list[Outcome]:
+    rounds = RoundSetting(
+        costs=trace.costs,
+        clock=Clock(given.round_s, given.whole_steps),
+        seed=given.seed,
+        options=settings,
+        seen=trace.seen,
+        links=trace.links,
+    )
+    return [
+        simulate(trace.work, trace.cluster, one.decide, rounds, name)
+        for name, one in named.items()
+        if one is not None
+    ]
+
+
+def _policies(words: Sequence[str], in_queue: bool) -> Named:
     """By name, in this order; in Slurm's queue None for Slurm alone. Raises UsageError for a policy
     that there is not, and for two of one name."""
     found: dict[str, policies.Policy | None] = {}

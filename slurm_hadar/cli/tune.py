@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from slurm_hadar.cli.common import (
     load,
     print_json,
 )
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -25,46 +27,52 @@ def add_to(app: typer.Typer) -> None:
     app.command()(tune)
 
 
-def tune(
+@dataclass(frozen=True)
+class TuneOptions:
+    """What the caller typed."""
+
     history: Annotated[
         Path | None,
         typer.Argument(help="Output of sacct -P with its header. Default: run sacct."),
-    ] = None,
+    ] = None
     slurm_conf: Annotated[
         Path | None, typer.Option(help="The site's slurm.conf. Default: ask Slurm.")
-    ] = None,
+    ] = None
     nodes: Annotated[
         Path | None,
         typer.Option(help="What scontrol show node, or sinfo -N -o '%N|%G|%c|%m|%f|%R', printed."),
-    ] = None,
+    ] = None
     since: Annotated[
         str | None,
         typer.Option(help="How far back, such as 30d, or a date. Default with sacct: 30d."),
-    ] = None,
+    ] = None
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Policy to replay; repeatable. Default: a varied set."),
-    ] = None,
+    ] = None
     jobs: Annotated[
         int, typer.Option(min=1, max=100_000, help="Number of jobs to replay, the last ones.")
-    ] = 400,
-    limit: Annotated[
-        float, typer.Option(min=0, help="Time limit of all replays together, s.")
-    ] = 300.0,
-    restart_cost: Annotated[float, typer.Option(min=0, max=1e6, help="Cost of a move, s.")] = 60.0,
+    ] = 400
+    limit: Annotated[float, typer.Option(min=0, help="Time limit of all replays together, s.")] = (
+        300.0
+    )
+    restart_cost: Annotated[float, typer.Option(min=0, max=1e6, help="Cost of a move, s.")] = 60.0
     save: Annotated[
         float, typer.Option(min=0, max=1e5, help="Time of the slowest checkpoint, s; 0: unknown.")
-    ] = 0.0,
+    ] = 0.0
     jct: Annotated[
         Path | None, typer.Option(help="In place of HISTORY: a file of simulate --jct-out.")
-    ] = None,
-    trace: Annotated[str, typer.Option(help="With --jct: the simulated trace.")] = "",
-    cluster: Annotated[str, typer.Option(help="With --jct: GPUs by type, v100=20,k80=20.")] = "",
-    gpus_per_node: Annotated[str, typer.Option(help="With --jct: as in simulate.")] = "4",
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+    trace: Annotated[str, typer.Option(help="With --jct: the simulated trace.")] = ""
+    cluster: Annotated[str, typer.Option(help="With --jct: GPUs by type, v100=20,k80=20.")] = ""
+    gpus_per_node: Annotated[str, typer.Option(help="With --jct: as in simulate.")] = "4"
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None
+    config: ConfigOption = None
+    as_json: JsonOption = False
+
+
+@takes(TuneOptions)
+def tune(given: TuneOptions) -> None:
     """Report idle GPUs and waits; propose lines for slurm.conf."""
     from slurm_hadar.profiles.rates import open_rates
     from slurm_hadar.reports import tuning as shown
@@ -73,34 +81,46 @@ def tune(
     from slurm_hadar.slurm import times
     from slurm_hadar.tuning import replay, sources, study
 
-    names = tuple(dict.fromkeys(policy or replay.POLICIES))
+    names = tuple(dict.fromkeys(given.policy or replay.POLICIES))
     for name in names:
         policies.get(name)
-    if report and (report.is_dir() or not os.access(report.parent, os.W_OK)):
-        raise UsageError(f"{report} cannot be written; is its folder there?")
-    own = _config(config)
-    since_s = 0.0 if since is None else times.time_before(since, time.time())
-    owners = _submitted(own) if own and history is None and jct is None else {}
-    wish = sources.TuneRequest(names, jobs, limit, restart_cost, save, since_s, owners)
+    if given.report and (given.report.is_dir() or not os.access(given.report.parent, os.W_OK)):
+        raise UsageError(f"{given.report} cannot be written; is its folder there?")
+    own = _config(given.config)
+    since_s = 0.0 if given.since is None else times.time_before(given.since, time.time())
+    owners = _submitted(own) if own and given.history is None and given.jct is None else {}
+    wish = sources.TuneRequest(
+        names, given.jobs, given.limit, given.restart_cost, given.save, since_s, owners
+    )
     rates = open_rates(own or Config())
-    if jct is None:
-        if trace or cluster:
+    if given.jct is None:
+        if given.trace or given.cluster:
             raise UsageError("--trace and --cluster go with --jct")
-        found, notes = sources.of_history(history, slurm_conf, nodes, own, rates, wish)
+        found, notes = sources.of_history(
+            given.history, given.slurm_conf, given.nodes, own, rates, wish
+        )
     else:
-        if history or nodes or since is not None or not trace or not cluster:
+        if (
+            given.history
+            or given.nodes
+            or given.since is not None
+            or not given.trace
+            or not given.cluster
+        ):
             raise UsageError(
                 "--jct goes with --trace and --cluster, without HISTORY, --nodes and --since"
             )
-        pretend = clusters.parse(cluster, gpus_per_node)
-        found, notes = sources.of_simulation(trace, jct, pretend, slurm_conf, own, rates, wish)
+        pretend = clusters.parse(given.cluster, given.gpus_per_node)
+        found, notes = sources.of_simulation(
+            given.trace, given.jct, pretend, given.slurm_conf, own, rates, wish
+        )
     result = study.result(found, study.advise(found), notes)
-    if report:
+    if given.report:
         try:
-            report.write_text(shown.page(result))
+            given.report.write_text(shown.page(result))
         except OSError as error:
-            raise HadarError(f"{report} cannot be written: {error}") from None
-    if as_json:
+            raise HadarError(f"{given.report} cannot be written: {error}") from None
+    if given.as_json:
         print_json("tune", result)
     else:
         console().print(shown.text(result))
