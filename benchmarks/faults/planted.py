@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slurm_hadar.controller import retire
-from slurm_hadar.controller.actuation import apply, moves
+from slurm_hadar.controller.actuation import apply
+from slurm_hadar.controller.actuation.running import moves
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan

@@ -66,7 +66,7 @@ class Touches:
 
 
 def _place() -> str:
-    """``controller/actuation/moves.py advance``: the function that came through the door."""
+    """The function that came through: ``controller/actuation/running/moves.py advance``."""
     frame, door = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename

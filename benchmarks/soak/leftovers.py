@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.controller.actuation.queue_head import MOST_RECORDS
+from slurm_hadar.controller.actuation.pending.queue_head import MOST_RECORDS
 from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder

@@ -24,7 +24,7 @@ from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import open_cluster
 
 try:
-    from slurm_hadar.controller.actuation import moves
+    from slurm_hadar.controller.actuation.running import moves
 except ImportError:  # The release before has it under its former name.
     moves = import_module("slurm_hadar.controller.acts.moves")
 

@@ -19,7 +19,7 @@ from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import of_saving
 from slurm_hadar.cli.other_types import with_other_types
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import mails
+from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.retire import ordinary, requeue_text

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import held_idle, lent_places, priority_exchange
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
-from slurm_hadar.controller.actuation.hints import hints
-from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
-from slurm_hadar.controller.actuation.priority_exchange import NewPlaces
+from slurm_hadar.controller.actuation.pending import lent_places, priority_exchange
+from slurm_hadar.controller.actuation.pending.hints import hints
+from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
+from slurm_hadar.controller.actuation.running import held_idle
+from slurm_hadar.controller.actuation.running.minute_guard import MinuteGuard
 from slurm_hadar.controller.backfill import backfill
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.store import Store

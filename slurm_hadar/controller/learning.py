@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from slurm_hadar.controller.actuation import moves
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.actuation.running import moves
 from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import lent_places, repair
+from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store

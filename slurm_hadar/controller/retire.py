@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import mails
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
+from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time

@@ -8,21 +8,16 @@ from dataclasses import dataclass, replace
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller import price_file
-from slurm_hadar.controller.actuation import (
-    apply,
-    chain_requeues,
-    confirm_exchange,
-    held_idle,
-    lent_places,
-    mails,
-    moves,
-    priority_exchange,
-    queue_head,
-    reconciliation,
-    repair,
-)
+from slurm_hadar.controller.actuation import apply, reconciliation, repair
 from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
+from slurm_hadar.controller.actuation.pending import (
+    confirm_exchange,
+    lent_places,
+    priority_exchange,
+    queue_head,
+)
+from slurm_hadar.controller.actuation.running import chain_requeues, held_idle, mails, moves
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer

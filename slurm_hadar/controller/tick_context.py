@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import held_idle
-from slurm_hadar.controller.actuation.held_idle import IdleRecord
-from slurm_hadar.controller.actuation.hints import Refusals
-from slurm_hadar.controller.actuation.lent_places import Memory
+from slurm_hadar.controller.actuation.pending.lent_places import Memory
+from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.running import held_idle
+from slurm_hadar.controller.actuation.running.held_idle import IdleRecord
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.job import Job

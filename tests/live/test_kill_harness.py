@@ -98,7 +98,7 @@ def test_no_job_suffers_where_the_controller_is_stopped_and_goes_on(whole, tmp_p
         touch for touch in distinct(whole.touches) if touch.times == 1 and touch.what == "slurm"
     ]
     hints = [one.name for one in sent if is_sent(one)]
-    moves = [one.name for one in sent if "actuation/moves.py" in one.place]
+    moves = [one.name for one in sent if "actuation/running/moves.py" in one.place]
     drawn = random.Random(0)
     tried = [
         [Case(name, then) for name in drawn.sample(names, min(_TRIES, len(names)))]

@@ -91,15 +91,18 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
     points = [
         touch("controller/observation/observed.py read", "scontrol -a"),
         touch("controller/actuation/apply.py ask_to_save", "INSERT"),
-        touch("controller/actuation/moves.py settle", "squeue"),
-        touch("controller/actuation/moves.py _requeue", "scontrol"),
-        *(touch("controller/actuation/moves.py settle", "squeue", times) for times in (2, 3, 4)),
+        touch("controller/actuation/running/moves.py settle", "squeue"),
+        touch("controller/actuation/running/moves.py _requeue", "scontrol"),
+        *(
+            touch("controller/actuation/running/moves.py settle", "squeue", times)
+            for times in (2, 3, 4)
+        ),
         # A plan file is written when a job is sent on as well, which is the end of its move.
         Touch("file", "plan.N.json", "controller/actuation/apply.py write_plan", 1),
     ]
     cases = planted("hold", points)
     assert [case.at for case in cases[::2]] == [
-        f"controller/actuation/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
+        f"controller/actuation/running/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
     ]
     assert {case.plant for case in cases} == {"hold"}
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3, 1]
@@ -124,8 +127,8 @@ def test_faults_of_hints_are_planted_before_these_are_known_to_be_done():
 def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     tmp_path, monkeypatch
 ):
-    over = Found(touches=[touch("controller/actuation/moves.py advance", "UPDATE")])
-    moves = Found(touches=[touch("controller/actuation/moves.py _send_on", "UPDATE")])
+    over = Found(touches=[touch("controller/actuation/running/moves.py advance", "UPDATE")])
+    moves = Found(touches=[touch("controller/actuation/running/moves.py _send_on", "UPDATE")])
     assert has_moved(moves) and not has_moved(over)
     answers = []
     boxes = Room(tmp_path, 1, "user")
@@ -141,9 +144,9 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
 
 def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
     one, other, more = (
-        touch("actuation/moves.py", words) for words in ("squeue", "scontrol", "sbatch")
+        touch("actuation/running/moves.py", words) for words in ("squeue", "scontrol", "sbatch")
     )
-    often = [touch("actuation/moves.py", "squeue", times) for times in (2, 3, 4)]
+    often = [touch("actuation/running/moves.py", "squeue", times) for times in (2, 3, 4)]
     found = [(Case(one.name, then), Found(killed=True, touches=[one])) for then in THEN]
     assert not_reached(found) == []
     found += [(Case(other.name, then), Found(then == "later", [more, *often])) for then in THEN]
@@ -156,7 +159,7 @@ def test_what_no_trial_reached_and_what_only_a_trial_met_is_left():
 
 
 def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
-    one, other = touch("actuation/moves.py", "squeue"), touch("acts/moves.py", "scontrol")
+    one, other = touch("actuation/running/moves.py", "squeue"), touch("acts/moves.py", "scontrol")
     found = [(Case(one.name, then), Found(killed=then == "later")) for then in THEN]
     found += [(Case(other.name, then), Found()) for then in THEN]
     left = not_reached(found)
@@ -170,7 +173,8 @@ def test_a_run_fails_where_a_point_was_never_reached_in_any_way():
 
 def test_one_more_time_of_a_statement_that_only_a_trial_met_need_not_come_again():
     one, again, other = (
-        touch("actuation/moves.py", *words) for words in (("squeue",), ("squeue", 2), ("scontrol",))
+        touch("actuation/running/moves.py", *words)
+        for words in (("squeue",), ("squeue", 2), ("scontrol",))
     )
     found = [(Case(one.name, then), Found(killed=True, touches=[again, other])) for then in THEN]
     left = not_reached(found)
@@ -180,7 +184,7 @@ def test_one_more_time_of_a_statement_that_only_a_trial_met_need_not_come_again(
 
 
 def test_a_name_that_no_point_has_is_told():
-    points = [touch("actuation/moves.py", "squeue"), touch("acts/moves.py", "scontrol")]
+    points = [touch("actuation/running/moves.py", "squeue"), touch("acts/moves.py", "scontrol")]
     assert chosen(points, "scontrol", 0, 0) == points[1:]
     assert len(chosen(points, "", 1, 0)) == 1
     with pytest.raises(UsageError, match="none of the 2 points has 'typo' in its name"):

@@ -97,7 +97,7 @@ def test_a_controller_stops_before_the_statement_and_goes_on(tmp_path):
 
 
 def test_points_where_no_controller_was_stopped_are_left():
-    point = Touch("slurm", "scontrol", "actuation/moves.py", 1)
+    point = Touch("slurm", "scontrol", "actuation/running/moves.py", 1)
     found = [(Case(point.name, STALLED[0]), Found(killed=True, touches=[point]))]
     assert not_reached(found, "", STALLED) == [Case(point.name, STALLED[1])]
     assert {then for case in THENS.values() for then in case} >= {*STALLED, "never"}

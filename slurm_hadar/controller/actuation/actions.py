@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, left_nodes, preemption
-from slurm_hadar.controller.actuation.crossing_moves import CrossingMoves
-from slurm_hadar.controller.actuation.host_capacity import FreeHostResources
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.destinations import left_nodes, preemption
+from slurm_hadar.controller.actuation.destinations.crossing_moves import CrossingMoves
+from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import batch_choice, cpus, pending_demand, staying

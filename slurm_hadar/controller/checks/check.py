@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
-from slurm_hadar.controller.actuation import queue_head
+from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings

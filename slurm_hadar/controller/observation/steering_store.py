@@ -27,7 +27,8 @@ _CLOCKS_S = 86400.0
 _COMPARED = ("Features", "Nice", "Partition", "ReqNodeList", "TresPerJob", "TresPerNode")
 """Fields that Slurm shows as they were written. Not those of nodes, tasks, CPUs and memory, which
 it shows in forms of its own and late, and which go together: one that is given up alone makes the
-rest a request that it cannot carry out. MailType: :mod:`slurm_hadar.controller.actuation.mails`.
+rest a request that it cannot carry out. MailType:
+:mod:`slurm_hadar.controller.actuation.running.mails`.
 """
 _SAME_TIME_S = 1.5
 """Slurm's clock and ours tell whole seconds."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import held_idle, job_updates, reconciliation
+from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.entry_details import steering_of
+from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed

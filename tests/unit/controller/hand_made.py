@@ -5,7 +5,7 @@ from dataclasses import replace
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
-from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.observation.observed import Observed, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot

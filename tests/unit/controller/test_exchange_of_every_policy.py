@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation.lent_places import Memory
-from slurm_hadar.controller.actuation.priority_exchange import exchange, in_own_places
+from slurm_hadar.controller.actuation.pending.lent_places import Memory
+from slurm_hadar.controller.actuation.pending.priority_exchange import exchange, in_own_places
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.declaration import Declaration

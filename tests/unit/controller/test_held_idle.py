@@ -11,8 +11,8 @@ from hand_made import NOW, RATES, config, dictate, job, node, ordinary, running,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.actuation import preemption
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.destinations import preemption
 from slurm_hadar.controller.alerts import conditions
 from slurm_hadar.controller.alerts.conditions import AlertMemory
 from slurm_hadar.controller.journal.notified_owners import FILE, first_notified

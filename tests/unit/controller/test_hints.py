@@ -22,10 +22,10 @@ from hand_made import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.actuation import queue_head
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.hints import Refusals
-from slurm_hadar.controller.actuation.queue_head import has_capacity
+from slurm_hadar.controller.actuation.pending import queue_head
+from slurm_hadar.controller.actuation.pending.queue_head import has_capacity
+from slurm_hadar.controller.actuation.refusals import Refusals
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest

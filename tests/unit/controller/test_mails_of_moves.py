@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, decide, job, running, seen
 
-from slurm_hadar.controller.actuation import mails
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.moves import advance
+from slurm_hadar.controller.actuation.running import mails
+from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain.errors import SlurmError

@@ -5,7 +5,7 @@ from collections import UserDict
 import pytest
 from hand_made import RATES, TYPES, config, job, node, seen
 
-from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.node import Partition

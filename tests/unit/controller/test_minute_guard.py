@@ -7,7 +7,7 @@ import pytest
 from hand_made import CONFIG, NOW, ordinary, running, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.minute_guard import MinuteGuard
+from slurm_hadar.controller.actuation.running.minute_guard import MinuteGuard
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Partition

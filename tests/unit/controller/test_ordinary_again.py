@@ -4,7 +4,7 @@ import pytest
 from hand_made import NOW, config, job
 
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.moves import advance
+from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
 from slurm_hadar.domain import declaration

@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save, send_hints
 from slurm_hadar.controller.actuation.entry_details import steering_of
-from slurm_hadar.controller.actuation.moves import advance
+from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration

@@ -24,10 +24,13 @@ from hand_made import job as any_job
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
-from slurm_hadar.controller.actuation.confirm_exchange import confirm, unchanged_since_observed
-from slurm_hadar.controller.actuation.hints import hints
-from slurm_hadar.controller.actuation.lent_places import as_state, given_back, remembered
-from slurm_hadar.controller.actuation.priority_exchange import exchange
+from slurm_hadar.controller.actuation.pending.confirm_exchange import (
+    confirm,
+    unchanged_since_observed,
+)
+from slurm_hadar.controller.actuation.pending.hints import hints
+from slurm_hadar.controller.actuation.pending.lent_places import as_state, given_back, remembered
+from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store as kept_fields
 from slurm_hadar.controller.tick import Controller

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.host_capacity import FreeHostResources
+from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
 from slurm_hadar.controller.snapshot import shapes
 from slurm_hadar.domain.declaration import Declaration, parse
 from slurm_hadar.domain.job import UNTYPED, GpuRequest

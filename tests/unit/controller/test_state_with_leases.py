@@ -7,7 +7,7 @@ import pytest
 from hand_made import NOW, config, decide, job, nodes, seen
 
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.moves import advance
+from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.profiling.declared_work import DeclaredWork

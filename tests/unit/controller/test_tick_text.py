@@ -7,7 +7,7 @@ import test_backfill as idle
 from hand_made import config, dictate, job, look, ordinary, running, seen
 
 from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
-from slurm_hadar.controller.actuation.hints import hints
+from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.presentation.tick_text import (
     backfill_summary,
     format_backfill,

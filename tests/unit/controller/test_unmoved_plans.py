@@ -10,7 +10,7 @@ from hand_made import NOW, config, job, running, seen
 from slurm_hadar.controller.actuation import apply, repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
-from slurm_hadar.controller.actuation.moves import advance
+from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError

@@ -6,8 +6,8 @@ from math import inf
 import pytest
 from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
 
-from slurm_hadar.controller.actuation import queue_head
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.presentation.job_explanation import changed
 from slurm_hadar.controller.snapshot.waits import expected_waits, far_slower, run_times
 from slurm_hadar.domain.declaration import Declaration

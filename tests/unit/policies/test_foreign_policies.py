@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from slurm_hadar import policies
 from slurm_hadar.cli.main import app
-from slurm_hadar.controller.actuation import lent_places
+from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.decider import BACKFILL
 from slurm_hadar.controller.journal.store_file import UNTOLD
 from slurm_hadar.domain.errors import HadarError, UsageError

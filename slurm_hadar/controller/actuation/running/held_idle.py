@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, preemption
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.destinations import preemption
 from slurm_hadar.controller.journal.notified_owners import first_notified
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed

@@ -15,7 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.lent_places import Lent, Memory, lost_for_good, owners_nice
+from slurm_hadar.controller.actuation.pending.lent_places import (
+    Lent,
+    Memory,
+    lost_for_good,
+    owners_nice,
+)
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand, waits

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation import mails, move_priority
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
@@ -18,6 +17,7 @@ from slurm_hadar.controller.actuation.entry_details import (
     steering_of,
 )
 from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
+from slurm_hadar.controller.actuation.running import mails, move_priority
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED

@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, queue_head
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.partition_preference import (
+from slurm_hadar.controller.actuation.pending import queue_head
+from slurm_hadar.controller.actuation.pending.partition_preference import (
     PreferenceInput,
     expected_end,
     longest_wait,
     preferred,
     worth_waiting,
 )
+from slurm_hadar.controller.actuation.refusals import Refusals
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, obsolete_begin_time
@@ -38,7 +40,6 @@ from slurm_hadar.reports import formats
 from slurm_hadar.slurm.times import at_once
 
 _DEEP = "its list comes back when it is near the head of the queue"
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,6 @@ class Wait:
 
     until_s: float
     ends_s: float
-
-
-@dataclass(frozen=True)
-class Refusals:
-    """How often in a row Slurm refused a hint of a job, and when last (s since the epoch)."""
-
-    number: int
-    last_s: float
-
-    def over(self, now: float) -> bool:
-        """Whether it may be tried again: a minute after the first, and twice as long each time."""
-        pause = min(_FIRST_PAUSE_S * 2.0 ** min(self.number - 1, 20), _LONGEST_PAUSE_S)
-        return not 0 <= now - self.last_s < pause
 
 
 def hints(

@@ -8,7 +8,7 @@ goes to may be gone then.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_hadar.controller.actuation import host_capacity
+from slurm_hadar.controller.actuation.destinations import host_capacity
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, placed

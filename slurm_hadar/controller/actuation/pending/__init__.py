@@ -1,0 +1,1 @@
+"""Steering jobs that wait: their list of partitions, and their places in the queue."""

@@ -1,0 +1,1 @@
+"""Moving jobs that run, and stopping them: from asking for a save to the start elsewhere."""
