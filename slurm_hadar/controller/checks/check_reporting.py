@@ -70,7 +70,14 @@ def people_findings(
 def _file(key: str, path: Path, user: ControllerUser) -> Iterator[Finding]:
     """A file that is written beside itself and renamed, or put aside: its folder counts too."""
     folder = path.parent
-    if not _is_there(folder, stat.S_IFDIR):
+    if _is_folder(path):
+        name = "hadar.log" if key == "log.file" else "hadar.prom"
+        yield Finding(
+            "problem",
+            f"{key}: {path} is a folder, and {key} takes a file",
+            f'set {key} = "{path / name}"',
+        )
+    elif not _is_there(folder, stat.S_IFDIR):
         yield Finding(
             "problem",
             f"{key}: folder {folder} does not exist",
@@ -101,6 +108,12 @@ def _own_folder(key: str, folder: Path, user: ControllerUser) -> str:
             return f"chmod u+wx {folder}, and let {user.name} enter the folders above it"
     usual = f", such as {_USUAL_LOG}" if key == "log.file" else ""
     return f"set {key} to a file in a folder of its own that {user.name} may write{usual}"
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return stat.S_ISDIR(path.stat().st_mode)
+    return False
 
 
 def _is_there(path: Path, kind: int) -> bool:
@@ -171,11 +184,13 @@ def _program(
 
 
 def _operators(alerts: AlertSettings) -> Iterator[Finding]:
-    if not (alerts.operators or alerts.owners):
+    if not alerts.operators:
+        missed = "the controller" if alerts.owners else "the controller and of jobs"
         yield Finding(
             "warning",
-            "alerts.enabled is true, and alerts go neither to operators nor to owners",
-            "set alerts.operators, or alerts.owners = true",
+            f"alerts.enabled is true and alerts.operators is empty: alerts of {missed} go to no "
+            "user",
+            "set alerts.operators to those who look after the controller",
         )
     if alerts.command or alerts.smtp or alerts.mail_domain:
         # Names of another system.

@@ -61,6 +61,11 @@ def controller_user(config: Config) -> ControllerUser:
     return ControllerUser(controllers, known, switches=_can_switch(controllers))
 
 
+def rights_of_user(uid: int) -> ControllerUser:
+    """Another user's rights, as far as the caller may take them to look."""
+    return ControllerUser(uid, is_controllers=False, switches=_can_switch(uid))
+
+
 def _can_switch(uid: int) -> bool:
     if uid == os.getuid():
         return True

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from hand_made import CONFIG, config, node, nodes, running
+from reachable import open_to_all
 
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
@@ -51,7 +52,9 @@ def test_open_folders_are_problems(tmp_path):
     assert [f.cure.split()[0] for f in found if f.level == "problem"][:2] == ["chmod", "chmod"]
     (tmp_path / "state").chmod(0o700)
     (tmp_path / "exchange").chmod(0o1777)
-    assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]
+    with open_to_all(tmp_path):
+        found = [f.level for f in findings(site(tmp_path))]
+    assert found == ["ok", "ok", "ok", "problem"]
 
 
 @pytest.mark.parametrize(
