@@ -17,7 +17,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import of_saving
-from slurm_hadar.cli.other_types import with_other_types
+from slurm_hadar.cli.other_types import left_out, with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import mails
 from slurm_hadar.controller.observation import steering_store
@@ -128,19 +128,24 @@ def _tell(
 def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
     site = load_to_ask(config)
     cluster = cluster_of(site)
-    changes, changed = [], {}
+    changes, changed, doubts = [], {}, list[str]()
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
         fields: dict[str, str] = {}
         before = found.declaration
         if before and (before.types, before.gpu_mem) != (declared.types, declared.gpu_mem):
-            declared, fields = with_other_types(found, declared, site, _steering(found, site))
+            steered = _steering(found, site)
+            declared, fields = with_other_types(found, declared, site, steered)
+            doubt = left_out(found, declared, site, steered, fields)
+            doubts += [f"job {found.id}: {doubt}"] if doubt else []
         comment = declaration.merge(found.comment, declared)
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
         changes.append(Update(found.id, {**fields, "Comment": comment}))
         changed[found.id] = declared
     _send(cluster, changes)
+    for doubt in doubts:
+        print(f"hadar: {doubt}", file=sys.stderr)
     return changed
 
 
