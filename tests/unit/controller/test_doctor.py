@@ -69,6 +69,12 @@ def printed(tale, width=200, everything=False):
     return kept.get()
 
 
+def test_a_very_long_name_takes_one_line(site):
+    facts = dict(job_report._facts(known(site, job("1", name="sweep-" * 170))))
+    assert facts["Name"].startswith("sweep-sweep-") and facts["Name"].endswith("… (ann)")
+    assert len(facts["Name"]) < 60
+
+
 CHECKED = Declaration(types=("any",), checkpoint="yes")
 
 
