@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 
-from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, saves_on
-from slurm_hadar.domain.declaration import ANY, KEYS, USUAL_SIGNAL, Declaration
-from slurm_hadar.domain.declaration_values import SIGNALS, CountList
+from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request
+from slurm_hadar.domain.declaration import ANY, KEYS, Declaration
+from slurm_hadar.domain.declaration_values import CountList
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -145,37 +144,6 @@ def _of_requeues(
         yield "max_requeues has no effect: this site requeues no job at its time limit"
     elif known is not None and named and not named <= set(known):
         yield f"max_requeues has no effect outside of partition {' or '.join(known)}"
-
-
-def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
-    """A sentence where nothing in the script, or the command of --wrap, handles the signal on which
-    the job saves."""
-    body = body or (held.get("wrap") or "").encode(errors="replace")
-    if declaration.habit != "signal" or not body:
-        return
-    signal = saves_on(declaration, held) or USUAL_SIGNAL
-    asks = replace(declaration, signal=signal).asks
-    code = b"\n".join(line for line in body.splitlines() if not line.lstrip().startswith(b"#"))
-    if asks.target == "steps" and not re.search(rb"\bsrun\b", code):
-        yield (
-            f"signal={signal} reaches what srun starts, and the script has no srun; "
-            f"write signal=B:{signal} for the batch shell, F:{signal} for all"
-        )
-    if asks.target != "batch":
-        return
-    traps = re.search(rb"(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*trap\s(.*)", code, re.DOTALL)
-    named = rb"\b(?:SIG)?" + asks.name.encode() + rb"\b|\b%d\b" % SIGNALS[asks.name]
-    if traps and re.search(named, traps[1]):
-        if not re.search(rb"\bwait\b", code):
-            yield (
-                f"the shell runs its trap for {asks.name} only when the command in front ends; "
-                "start the training with & and wait for it"
-            )
-    elif not re.search(rb"(?m)^\s*exec\s", code):
-        yield (
-            f"signal={signal} reaches the batch shell, and the script has neither a trap for it "
-            "nor an exec of the training: it would end the job"
-        )
 
 
 def _of_backfill(

@@ -9,8 +9,8 @@ from slurm_hadar.cli.declaration_warnings import (
     gpus_of_nodes,
     of_the_request,
     repeated,
-    unheard,
 )
+from slurm_hadar.cli.signal_warnings import unheard
 from slurm_hadar.domain.declaration import script_arguments
 from slurm_hadar.domain.declaration_values import CountList
 
