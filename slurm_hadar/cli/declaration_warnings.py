@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slurm_hadar.cli.additions import Settings
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
-_FEW_GPUS = 8
+FEW_GPUS = 8
 """Slurm itself refuses a smaller number that no node has; for a larger one it is asked what there
 is, which takes some 20 ms."""
 _ASK_S = 5.0
@@ -278,7 +278,7 @@ def refuse_impossible(
 
     ``sbatch``: finds the real one; its cluster is asked, and what it does not tell stops nothing.
     """
-    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= _FEW_GPUS:
+    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= FEW_GPUS:
         return
     there = _gpus_of_cluster(sbatch(), environment)
     named = [kind for kind in declaration.types if kind != ANY]
@@ -303,15 +303,22 @@ def _gpus_of_cluster(program: str, environment: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def gpus_of_nodes(program: str, environment: Mapping[str, str]) -> list[dict[str, int]]:
-    """Type -> GPUs, in use or not, of each node; empty where Slurm does not tell."""
+def gpus_of_nodes(
+    program: str, environment: Mapping[str, str], partitions: str = ""
+) -> list[dict[str, int]]:
+    """Type -> GPUs, in use or not, of each node; empty where Slurm does not tell. ``partitions``:
+    only of their nodes; empty: of all."""
     import subprocess
 
     from slurm_hadar.slurm.tres import parse_gpus
 
     try:
         done = subprocess.run(
-            [os.path.join(os.path.dirname(program), "sinfo"), "-h", "-N", "-a", "-o", "%N|%G"],
+            [
+                os.path.join(os.path.dirname(program), "sinfo"),
+                *("-h", "-N", "-a", "-o", "%N|%G"),
+                *([f"--partition={partitions}"] if partitions else []),
+            ],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,

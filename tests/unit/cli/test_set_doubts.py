@@ -50,6 +50,12 @@ def said(words, **more):
     return of_job(one, resource_request(one, Steering()), seen)
 
 
+def test_the_most_that_a_job_gets_of_a_wide_range_is_said():
+    found = said(("gpus=1-64", "checkpoint=yes"))
+    assert found.startswith("of gpus=1-64 the job gets at most 2: no node that it may have")
+    assert said(("gpus=1-2", "checkpoint=yes")) == ""
+
+
 @pytest.mark.parametrize(
     ("counts", "more", "says"),
     [

@@ -58,6 +58,10 @@ def doubts(done):
         ("#HADAR gpus=8", ["--gres=gpu:1"], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8", [], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8", ["-G8"], ""),
+        ("#HADAR gpus=1-64", [], "of gpus=1-64 the job gets at most 4: no node that it may have"),
+        ("#HADAR gpus=2-6", [], "of gpus=2-6 the job gets at most 4"),
+        ("#HADAR gpus=1-64 nodes=1-8", ["-G4", "-N1-8"], ""),
+        ("#HADAR gpus=1-64", ["-G8"], ""),
         ("#HADAR gpus=3", ["--gres=gpu:3"], ""),
         ("#HADAR gpus=8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
         ("#HADAR gpus=1-8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
@@ -281,6 +285,16 @@ def test_of_a_script_that_is_no_shells_nothing_is_said(place):
     place.site(**MODELS)
     text = "#!/usr/bin/env python3\n#HADAR gpus=1 checkpoint=signal signal=B:USR1\n"
     assert doubts(place.run(place.script(text))) == []
+
+
+def test_only_the_nodes_of_the_jobs_partition_count(place):
+    (place.bin / "sinfo").write_text(
+        '#!/bin/sh\ncase "$*" in *--partition=small*) echo "s1|gpu:v100:2";; '
+        '*) echo "v1|gpu:v100:64";; esac\n'
+    )
+    assert doubts(submitted(place, "#HADAR gpus=1-64")) == []
+    (found,) = doubts(submitted(place, "#HADAR gpus=1-64", "-p", "small"))
+    assert "of gpus=1-64 the job gets at most 2: no node" in found
 
 
 ME = pwd.getpwuid(os.getuid()).pw_name
