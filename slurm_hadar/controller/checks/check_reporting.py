@@ -3,7 +3,6 @@ users and accounts that are not there. Parts that are switched off are not judge
 
 import errno
 import os
-import pwd
 import shutil
 import socket
 import stat
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.config import AlertSettings, Config, uid_of
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.checks.finding import Finding
@@ -58,7 +58,7 @@ def people_findings(
         yield from _program(config.alerts, settings, user)
         yield from _operators(config.alerts)
     for name in config.rollout.users:
-        if not _exists(name):
+        if users.number_of(name) is None:
             yield Finding(
                 "problem",
                 f"rollout.users: there is no user {shown(name)} on this machine",
@@ -196,7 +196,7 @@ def _operators(alerts: AlertSettings) -> Iterator[Finding]:
         # Names of another system.
         return
     for name in alerts.operators:
-        if "@" not in name and not _exists(name):
+        if "@" not in name and users.number_of(name) is None:
             yield Finding(
                 "warning",
                 f"alerts.operators: there is no user {shown(name)} on this machine",
@@ -226,11 +226,3 @@ def _accounts(config: Config, settings: dict[str, str], user: ControllerUser) ->
             f"rollout.accounts: Slurm's accounting has no account {shown(name)}",
             "correct the name, then hadar check --write; sacctmgr show account lists them",
         )
-
-
-def _exists(user: str) -> bool:
-    try:
-        pwd.getpwnam(user)
-    except (KeyError, ValueError):
-        return False
-    return True
