@@ -9,7 +9,7 @@ import pytest
 from missing import needs_root
 from reachable import open_to_all
 
-from slurm_hadar.config import parse
+from slurm_hadar.config import parse, schema
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_access import access_findings, closed_folder
 from slurm_hadar.controller.checks.check_folders import folder_findings
@@ -20,9 +20,9 @@ OTHER = pwd.getpwnam("daemon")
 
 
 @pytest.fixture
-def place(tmp_path):
+def place():
     """A folder that all users can enter, unlike pytest's own."""
-    with open_to_all(tmp_path) as folder:
+    with open_to_all() as folder:
         yield folder
 
 
@@ -44,6 +44,13 @@ def made(folder, mode, owner=-1):
 
 def of_folders(known):
     return list(folder_findings(known))
+
+
+@pytest.fixture(autouse=True)
+def no_default_sockets(monkeypatch, tmp_path):
+    """Of a controller that is installed on this machine."""
+    monkeypatch.setattr(schema, "_RUN", tmp_path / "none" / "hadar.sock")
+    monkeypatch.setattr(schema, "_WEB", tmp_path / "none" / "web.sock")
 
 
 def of_access(known):

@@ -19,10 +19,10 @@ OTHER = pwd.getpwnam("daemon")
 
 
 @pytest.fixture
-def place(tmp_path):
+def place():
     """A folder that OTHER can reach, unlike pytest's own."""
     needs_root("it takes another user's rights")
-    with open_to_all(tmp_path) as folder:
+    with open_to_all() as folder:
         yield folder
 
 
