@@ -316,8 +316,9 @@ def gpus_of_nodes(
         done = subprocess.run(
             [
                 os.path.join(os.path.dirname(program), "sinfo"),
-                *("-h", "-N", "-a", "-o", "%N|%G"),
-                *([f"--partition={partitions}"] if partitions else []),
+                *("-h", "-N", "-o", "%N|%G"),
+                # Together sinfo takes them for a conflict.
+                f"--partition={partitions}" if partitions else "-a",
             ],
             env=dict(environment),
             stdin=subprocess.DEVNULL,

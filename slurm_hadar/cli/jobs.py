@@ -91,6 +91,8 @@ def set_(
     typed = {key.replace("-", "_"): value for key, _, value in pairs}
     # Of an array the tasks may declare alike.
     doubts = [one for each in declared.values() for one in of_saving(each, typed)]
+    if "off" not in typed and any(each.off for each in declared.values()):
+        doubts.append(f"it is opted out, so this has no effect; opt it in: hadar set {job} off=no")
     if "gpus" in typed:
         doubts += _of_counts(job, config)
     for doubt in dict.fromkeys(doubts):

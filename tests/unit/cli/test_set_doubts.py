@@ -23,6 +23,8 @@ from slurm_hadar.domain.steering import Steering
         (["signal=USR1"], Declaration(), "job 7: signal=USR1 has no effect"),
         (["checkpoint=signal"], Declaration(batch=(8, 64)), "batch=8:64 has no effect"),
         (["pin=yes"], Declaration(batch=(8, 64), checkpoint="signal"), ""),
+        (["samples=5"], Declaration(off=True), "it is opted out, so this has no effect; opt it"),
+        (["off=no"], Declaration(off=True), ""),
     ],
 )
 def test_what_has_no_effect_is_said_in_one_line(monkeypatch, words, before, says):

@@ -289,8 +289,8 @@ def test_of_a_script_that_is_no_shells_nothing_is_said(place):
 
 def test_only_the_nodes_of_the_jobs_partition_count(place):
     (place.bin / "sinfo").write_text(
-        '#!/bin/sh\ncase "$*" in *--partition=small*) echo "s1|gpu:v100:2";; '
-        '*) echo "v1|gpu:v100:64";; esac\n'
+        '#!/bin/sh\ncase "$*" in *-a*--partition*) exit 1;; '
+        '*--partition=small*) echo "s1|gpu:v100:2";; *) echo "v1|gpu:v100:64";; esac\n'
     )
     assert doubts(submitted(place, "#HADAR gpus=1-64")) == []
     (found,) = doubts(submitted(place, "#HADAR gpus=1-64", "-p", "small"))
