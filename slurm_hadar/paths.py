@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 
+from slurm_hadar import users
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,27 +72,17 @@ def distrust(mode: int, owner: int, controller: Callable[[], int | None]) -> str
         return "every user may change it; run chmod o-w on it"
     if owner in (0, os.geteuid()) or owner == controller():
         return ""
+    name = users.name_of(owner, f"UID {owner}")
     return (
-        f"it belongs to {user_name(owner)}; a configuration must belong to root, the "
-        "controller's user or the caller"
+        f"it belongs to {name}; a configuration must belong to root, the controller's user or the "
+        "caller"
     )
-
-
-def user_name(uid: int) -> str:
-    """A user's name, ``UID 1003`` where there is none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"UID {uid}"
 
 
 def controller_uid(system_config: str = SYSTEM_CONFIG) -> int | None:
     """UID of the controller's user as root says it: in the JSON beside the system's configuration,
     else by the name that the packages use. None where there is no such user."""
     import json
-    import pwd
 
     try:
         with open(wrapper_file(system_config), "rb") as stream:
@@ -101,7 +93,4 @@ def controller_uid(system_config: str = SYSTEM_CONFIG) -> int | None:
                     return int(found["controller_uid"])
     except (OSError, ValueError, RecursionError):
         pass
-    try:
-        return pwd.getpwnam(PACKAGED_USER).pw_uid
-    except KeyError:
-        return None
+    return users.number_of(PACKAGED_USER)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pwd
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from slurm_hadar import config as configuration
+from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import controllers_uid, only_one
@@ -143,10 +143,7 @@ def root_asks_as(config: Config) -> str:
 
 
 def _for_sudo(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"#{uid}"
+    return users.name_of(uid, f"#{uid}")
 
 
 def print_json(command: str, result: object) -> None:

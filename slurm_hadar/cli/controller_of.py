@@ -1,9 +1,9 @@
 """Whether a controller is at work, as a command on any host can know it."""
 
-import contextlib
 import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.lock import controllers_uid, process_ended
@@ -19,10 +19,7 @@ def controller_of(site: Config) -> ControllerState:
     state = overview.controller_state(beat, time.time())
     if beat is None or not state.alive:
         return state
-    stop = site.guards.stop_file
-    with contextlib.suppress(OSError):
-        stop.stat()
-        state = replace(state, stop_file=str(stop))
+    state = _with_stop_file(site.guards.stop_file, state)
     here = beat.host == socket.gethostname()
     # Under a timer each tick has its process, but there is no socket.
     if here and process_ended(beat) and client.refuses(site.status_socket):
@@ -30,3 +27,15 @@ def controller_of(site: Config) -> ControllerState:
         said += f"{site.status_socket}: it was killed, or ticks come from a timer"
         state = replace(state, doubt=said)
     return state
+
+
+def _with_stop_file(stop: Path, state: ControllerState) -> ControllerState:
+    try:
+        stop.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return state
+    except OSError as error:
+        said = f"the stop file {stop} cannot be looked for by this user ({error.strerror}): "
+        said += "if it exists, nothing is changed; ask an admin"
+        return replace(state, stop_file_unseen=said)
+    return replace(state, stop_file=str(stop))

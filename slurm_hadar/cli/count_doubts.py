@@ -50,7 +50,8 @@ def of_submit(
         # Slurm may spread these over nodes.
         return ""
     sizes = [sum(node.values()) for node in _open_to(declaration, nodes())]
-    return _no_effect(declaration, _of_sizes(span, 1, False, {*sizes}))
+    why = _of_sizes(span, 1, False, {*sizes})
+    return _no_effect(declaration, why) or _out_of_reach(declaration, sizes)
 
 
 def _open_to(
@@ -110,12 +111,26 @@ def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
         there = (seen.partitions[name].nodes for name in want.partitions if name in seen.partitions)
         members = [seen.nodes[name] for names in there for name in names if name in seen.nodes]
         fit = [node for node in members if not want.types or {*want.types} & {*node.gpus}]
-        why = _of_sizes(span, 1, False, {gpus_of(node) for node in fit})
+        sizes = {gpus_of(node) for node in fit}
+        why = _of_sizes(span, 1, False, sizes)
+        return _no_effect(declared, why) or _out_of_reach(declared, sizes)
     return _no_effect(declared, why)
 
 
 def _no_effect(declaration: Declaration, why: str) -> str:
     return f"gpus={declaration.assignments()['gpus']} has no effect: {why}" if why else ""
+
+
+def _out_of_reach(declaration: Declaration, sizes: Collection[int]) -> str:
+    """Where a range goes beyond the GPUs of a node. A list may name numbers of several clusters.
+    ``sizes``: GPUs of each node that the job may have."""
+    span, largest = declaration.gpus or (0,), max(sizes, default=0)
+    if isinstance(span, CountList) or not span[0] <= largest < span[-1]:
+        return ""
+    return (
+        f"of gpus={declaration.assignments()['gpus']} the job gets at most {largest}: no node that "
+        "it may have has more GPUs"
+    )
 
 
 def _of_sizes(span: tuple[int, ...], nodes: int, whole: bool, sizes: Collection[int]) -> str:

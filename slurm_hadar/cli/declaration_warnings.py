@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 
-from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, saves_on
-from slurm_hadar.domain.declaration import ANY, KEYS, USUAL_SIGNAL, Declaration
-from slurm_hadar.domain.declaration_values import SIGNALS, CountList
+from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request
+from slurm_hadar.domain.declaration import ANY, KEYS, Declaration
+from slurm_hadar.domain.declaration_values import CountList
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
 TYPE_CHECKING = False
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from slurm_hadar.cli.additions import Settings
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
-_FEW_GPUS = 8
+FEW_GPUS = 8
 """Slurm itself refuses a smaller number that no node has; for a larger one it is asked what there
 is, which takes some 20 ms."""
 _ASK_S = 5.0
@@ -145,37 +144,6 @@ def _of_requeues(
         yield "max_requeues has no effect: this site requeues no job at its time limit"
     elif known is not None and named and not named <= set(known):
         yield f"max_requeues has no effect outside of partition {' or '.join(known)}"
-
-
-def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
-    """A sentence where nothing in the script, or the command of --wrap, handles the signal on which
-    the job saves."""
-    body = body or (held.get("wrap") or "").encode(errors="replace")
-    if declaration.habit != "signal" or not body:
-        return
-    signal = saves_on(declaration, held) or USUAL_SIGNAL
-    asks = replace(declaration, signal=signal).asks
-    code = b"\n".join(line for line in body.splitlines() if not line.lstrip().startswith(b"#"))
-    if asks.target == "steps" and not re.search(rb"\bsrun\b", code):
-        yield (
-            f"signal={signal} reaches what srun starts, and the script has no srun; "
-            f"write signal=B:{signal} for the batch shell, F:{signal} for all"
-        )
-    if asks.target != "batch":
-        return
-    traps = re.search(rb"(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*trap\s(.*)", code, re.DOTALL)
-    named = rb"\b(?:SIG)?" + asks.name.encode() + rb"\b|\b%d\b" % SIGNALS[asks.name]
-    if traps and re.search(named, traps[1]):
-        if not re.search(rb"\bwait\b", code):
-            yield (
-                f"the shell runs its trap for {asks.name} only when the command in front ends; "
-                "start the training with & and wait for it"
-            )
-    elif not re.search(rb"(?m)^\s*exec\s", code):
-        yield (
-            f"signal={signal} reaches the batch shell, and the script has neither a trap for it "
-            "nor an exec of the training: it would end the job"
-        )
 
 
 def _of_backfill(
@@ -310,7 +278,7 @@ def refuse_impossible(
 
     ``sbatch``: finds the real one; its cluster is asked, and what it does not tell stops nothing.
     """
-    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= _FEW_GPUS:
+    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= FEW_GPUS:
         return
     there = _gpus_of_cluster(sbatch(), environment)
     named = [kind for kind in declaration.types if kind != ANY]
@@ -335,15 +303,23 @@ def _gpus_of_cluster(program: str, environment: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def gpus_of_nodes(program: str, environment: Mapping[str, str]) -> list[dict[str, int]]:
-    """Type -> GPUs, in use or not, of each node; empty where Slurm does not tell."""
+def gpus_of_nodes(
+    program: str, environment: Mapping[str, str], partitions: str = ""
+) -> list[dict[str, int]]:
+    """Type -> GPUs, in use or not, of each node; empty where Slurm does not tell. ``partitions``:
+    only of their nodes; empty: of all."""
     import subprocess
 
     from slurm_hadar.slurm.tres import parse_gpus
 
     try:
         done = subprocess.run(
-            [os.path.join(os.path.dirname(program), "sinfo"), "-h", "-N", "-a", "-o", "%N|%G"],
+            [
+                os.path.join(os.path.dirname(program), "sinfo"),
+                *("-h", "-N", "-o", "%N|%G"),
+                # Together sinfo takes them for a conflict.
+                f"--partition={partitions}" if partitions else "-a",
+            ],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,

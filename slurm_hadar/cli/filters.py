@@ -1,9 +1,9 @@
 """Filters by users and accounts: an unknown name is one sentence, not an empty list."""
 
 import os
-import pwd
 from collections.abc import Iterable
 
+from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.reading import shown
@@ -22,19 +22,14 @@ def names_of(value: str) -> list[str]:
 
 def me() -> str:
     """The caller's name, or number where there is none."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+    return users.name_of(os.getuid())
 
 
 def require_users(names: Iterable[str]) -> None:
     """Raises HadarError for a name that is no user of this host."""
     for name in names:
-        try:
-            pwd.getpwnam(name)
-        except (KeyError, ValueError):
-            raise HadarError(f"there is no user {shown(name)} on this host") from None
+        if users.number_of(name) is None:
+            raise HadarError(f"there is no user {shown(name)} on this host")
 
 
 def require_accounts(site: Config, names: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """A researcher's commands on their own job: pin, optout, set."""
 
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -17,7 +18,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import of_saving
-from slurm_hadar.cli.other_types import with_other_types
+from slurm_hadar.cli.other_types import left_out, with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
@@ -47,15 +48,16 @@ def add_to(app: typer.Typer) -> None:
 def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Keep a job where it is: it is not moved any more."""
     declared = _change(job, config, ["pin=yes"])
-    words = f"job {job} stays where it is once it runs; undo with: hadar set {job} pin=no"
-    _tell("pin", job, declared, words, as_json)
+    undo = f"hadar set {job} pin=no"
+    words = f"job {job} stays where it is once it runs; undo with: {undo}"
+    _tell("pin", job, declared, words, as_json, undo)
 
 
 def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Opt a job out: from now on it is an ordinary Slurm job."""
     site = load_to_ask(config)
     cluster = cluster_of(site)
-    changes, undo = [], "off=no"
+    changes, undo = [], ["off=no"]
     version = cluster.slurm_version
     jobs, steering = _find(cluster, job), {}
     changed: dict[str, Declaration] = {}
@@ -63,17 +65,18 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         if found.declaration is not None and not changed:
             words = found.declaration.assignments()
             typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
-            undo = " ".join(["off=no", *(one for one in typed if one != "off=yes")])
+            undo = ["off=no", *(one for one in typed if one != "off=yes")]
         steering[found.id] = _steering(found, site) or Steering()
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     _send(cluster, mails.without_others(cluster, jobs, changes, steering))
-    said = f"job {job} is an ordinary job now; undo with: hadar set {job} {undo}"
+    command = shlex.join(["hadar", "set", job, *undo])
+    said = f"job {job} is an ordinary job now; undo with: {command}"
     for found in jobs:
         text = requeue_text(found, steering[found.id], site.partitions.groups, version)
         said += f"\n{text}" if text else ""
-    _tell("optout", job, changed, said, as_json)
+    _tell("optout", job, changed, said, as_json, command)
 
 
 def set_(
@@ -88,6 +91,8 @@ def set_(
     typed = {key.replace("-", "_"): value for key, _, value in pairs}
     # Of an array the tasks may declare alike.
     doubts = [one for each in declared.values() for one in of_saving(each, typed)]
+    if "off" not in typed and any(each.off for each in declared.values()):
+        doubts.append(f"it is opted out, so this has no effect; opt it in: hadar set {job} off=no")
     if "gpus" in typed:
         doubts += _of_counts(job, config)
     for doubt in dict.fromkeys(doubts):
@@ -115,12 +120,18 @@ def _of_counts(job: str, config: ConfigOption) -> list[str]:
 
 
 def _tell(
-    command: str, job: str, declared: dict[str, Declaration], words: str, as_json: bool
+    command: str,
+    job: str,
+    declared: dict[str, Declaration],
+    words: str,
+    as_json: bool,
+    undo: str = "",
 ) -> None:
-    """``declared``: what each job that was changed declares now."""
+    """``declared``: what each job that was changed declares now; ``undo``: a command for a shell,
+    empty where there is none."""
     if as_json:
         shown = {id_: one.assignments() for id_, one in declared.items()}
-        print_json(command, {"job": job, "declared": shown})
+        print_json(command, {"job": job, "declared": shown} | ({"undo": undo} if undo else {}))
     else:
         typer.echo(words)
 
@@ -128,19 +139,24 @@ def _tell(
 def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
     site = load_to_ask(config)
     cluster = cluster_of(site)
-    changes, changed = [], {}
+    changes, changed, doubts = [], {}, list[str]()
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
         fields: dict[str, str] = {}
         before = found.declaration
         if before and (before.types, before.gpu_mem) != (declared.types, declared.gpu_mem):
-            declared, fields = with_other_types(found, declared, site, _steering(found, site))
+            steered = _steering(found, site)
+            declared, fields = with_other_types(found, declared, site, steered)
+            doubt = left_out(found, declared, site, steered, fields)
+            doubts += [f"job {found.id}: {doubt}"] if doubt else []
         comment = declaration.merge(found.comment, declared)
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
         changes.append(Update(found.id, {**fields, "Comment": comment}))
         changed[found.id] = declared
     _send(cluster, changes)
+    for doubt in doubts:
+        print(f"hadar: {doubt}", file=sys.stderr)
     return changed
 
 

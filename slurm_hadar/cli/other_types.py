@@ -1,10 +1,12 @@
 """What hbatch wrote of GPU types into a job's request, when its owner declares others later."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import added_constraint
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.config import Config, group_types
+from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
@@ -38,18 +40,39 @@ def with_other_types(
         else:
             # Slurm changes no constraint of a job that runs, and the controller's own is its own.
             declared = replace(declared, added=submitted)
-    own = ",".join(before.partitions)
-    members = group_types(config).get(own, {})
-    before_them = [name for name, kind in members.items() if _accepts(before, kind)]
-    now = [name for name, kind in members.items() if _accepts(declared, kind)]
-    listed = bool(before_them) and set(job.partitions) == set(before_them)
+    before_them, now = set(declared_list(before, config)), declared_list(declared, config)
+    # As it was submitted; the controller's own list is as wide at most.
+    names = set(was["Partition"].split(",")) if "Partition" in was else set(job.partitions)
+    listed = bool(before_them) and names == before_them
     # With types=any it may omit a type for its speed, which its owner names now.
     foreign = steered is not None and "Partition" in steered.foreign
     if ANY in before.types and ANY not in declared.types and not foreign:
-        listed |= set(job.partitions) < set(before_them)
-    if waits and listed and set(now) != set(job.partitions) and "Partition" not in was:
+        listed |= names < before_them
+    if waits and listed and set(now) != set(job.partitions):
         fields["Partition"] = ",".join(now)
     return declared, fields
+
+
+def left_out(
+    job: Job, declared: Declaration, config: Config, steered: Steering | None, sent: Collection[str]
+) -> str:
+    """A sentence on the declared types that the job's list of partitions keeps it from, with what
+    to do; empty where there are none. ``sent``: names of the fields that the command changes."""
+    now = declared_list(declared, config)
+    was = steered.was if steered else {}
+    waits = job.state is JobState.PENDING
+    if "Partition" in sent or not now or (not waits and "Partition" not in was):
+        return ""
+    names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
+    if names == list(declared.partitions):
+        return ""
+    types = group_types(config)[",".join(declared.partitions)]
+    kinds = [types[name] for name in now if name not in names]
+    if not kinds:
+        return ""
+    update = f"scontrol update JobId={job.id} Partition={','.join(now)}"
+    cure = f"run: {update}" if waits else f"once it waits again run: {update}"
+    return f"its list of partitions stays {','.join(names)}, without {' and '.join(kinds)}; {cure}"
 
 
 def _added(declared: Declaration, site: WrapperSite) -> str | None:
@@ -57,10 +80,6 @@ def _added(declared: Declaration, site: WrapperSite) -> str | None:
         return added_constraint(declared, site)
     except UsageError:
         return None
-
-
-def _accepts(declared: Declaration, kind: str) -> bool:
-    return not declared.types or ANY in declared.types or kind in declared.types
 
 
 def _site(config: Config) -> WrapperSite:

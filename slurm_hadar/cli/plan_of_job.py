@@ -2,12 +2,12 @@
 type. Nothing is submitted. It may be slower than a submit, and import more."""
 
 import os
-import pwd
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_hadar import config as configuration
+from slurm_hadar import users
 from slurm_hadar.cli.batch_script import read_handle
 from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_text import print_json, print_text
@@ -88,10 +88,6 @@ class _Questions:
         behind = dict(read_argv(self._behind).options)
         self.listed = [name for name in (behind.get("partition") or "").split(",") if name]
         uid = os.getuid()
-        try:
-            user = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            user = str(uid)
         self.asked = Asked(
             held={
                 **dict(read_argv(self._options).options),
@@ -102,7 +98,7 @@ class _Questions:
             declaration=decode(outcome.added.comment) if outcome.added else None,
             script=submit.name,
             uid=uid,
-            user=user,
+            user=users.name_of(uid),
         )
 
     def start(self, more: Sequence[str]) -> Start:

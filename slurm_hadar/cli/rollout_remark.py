@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from slurm_hadar import users
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurm_hadar.cli.additions import Settings
@@ -27,18 +29,9 @@ def remark(rollout: RolloutLimits, held: Settings) -> tuple[bool, str]:
         return True, NONE
     if rollout.accounts or rollout.users:
         account = held.get("account")
-        named = account in rollout.accounts or _user() in rollout.users
+        named = account in rollout.accounts or users.name_of(os.getuid(), "") in rollout.users
         if not named and (account or not rollout.accounts):
             return True, OUTSIDE
         if not named:
             return False, MAYBE
     return False, MAYBE if rollout.percent < 100 else ""
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return ""

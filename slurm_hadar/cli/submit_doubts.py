@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from slurm_hadar.cli.count_doubts import of_submit
 from slurm_hadar.cli.declaration_warnings import (
+    FEW_GPUS,
     doubts,
     gpus_of_nodes,
     of_the_request,
     repeated,
-    unheard,
 )
+from slurm_hadar.cli.signal_warnings import unheard
 from slurm_hadar.domain.declaration import script_arguments
 from slurm_hadar.domain.declaration_values import CountList
 
@@ -35,11 +36,16 @@ def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
     """Where more than a usual range of GPUs is declared, or whole nodes are asked for, Slurm is
     asked for the nodes; some 20 ms."""
     gpus, held = declared.gpus, submit.held
-    plain = gpus is None or (gpus[0] == 1 and not isinstance(gpus, CountList))
+    plain = gpus is None or (
+        gpus[0] == 1 and gpus[-1] <= FEW_GPUS and not isinstance(gpus, CountList)
+    )
     several = gpus is not None and held.get("nodes", "1") not in ("1", "1-1")
     if plain and not several and "exclusive" not in held:
         return []
-    found = of_submit(declared, held, lambda: gpus_of_nodes(submit.program(), submit.environment))
+    partition = held.get("partition") or ""
+    found = of_submit(
+        declared, held, lambda: gpus_of_nodes(submit.program(), submit.environment, partition)
+    )
     return [found] if found else []
 
 

@@ -4,25 +4,15 @@ import os
 import tomllib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from slurm_hadar import paths, reading
+from slurm_hadar.config.mistakes import mistake
 from slurm_hadar.config.schema import Config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.paths import ENV
 
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-_IN_TOML = {
-    "extra_forbidden": "unknown key; correct it, or see the example configurations",
-    "model_type": "this is a table, written in [brackets] with its keys below",
-    "path_type": "takes a path in quotes",
-    "tuple_type": "takes a list, written in [brackets]",
-}
-"""Pydantic's kinds of mistakes with messages in terms of Python."""
 TO_ASK = frozenset(("version", "site", "slurm", "gpu_types", "partitions", "status"))
 """Tables that commands need which only look, or give a job back to its owner."""
 
@@ -89,7 +79,7 @@ def parse(text: str, name: str, needed: Collection[str] | None = None) -> Config
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
     except ValidationError as error:
-        raise UsageError(f"{name}: {_mistake(error.errors()[0])}") from None
+        raise UsageError(f"{name}: {mistake(error.errors()[0])}") from None
 
 
 def _validated(
@@ -99,16 +89,11 @@ def _validated(
     try:
         return Config.model_validate(found), ()
     except ValidationError as error:
-        tables = {str(one["loc"][0]): _mistake(one) for one in reversed(error.errors())}
+        tables = {str(one["loc"][0]): mistake(one) for one in reversed(error.errors())}
         if needed is None or not tables.keys().isdisjoint(needed):
             raise
     rest = {name: table for name, table in found.items() if name not in tables}
     return Config.model_validate(rest), tuple(reversed(tables.values()))
-
-
-def _mistake(one: "ErrorDetails") -> str:
-    key = reading.shown(".".join(str(part) for part in one["loc"]))
-    return f"{key}: {reading.shown(_wrong(one), 300)}"
 
 
 def _obsolete(found: dict[str, object]) -> tuple[str, ...]:
@@ -123,7 +108,3 @@ def _obsolete(found: dict[str, object]) -> tuple[str, ...]:
             "say in [partitions.groups] which partition stands for others"
         )
     return tuple(notes)
-
-
-def _wrong(mistake: "ErrorDetails") -> str:
-    return _IN_TOML.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))

@@ -1,10 +1,13 @@
 """Tables that say who learns what: log, answers to users, the live page, metrics, alerts."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from slurm_hadar.config.section import FullPath, Section
+from slurm_hadar.config.section import FullPath, Section, matching
+
+_HOST = r"([A-Za-z0-9][A-Za-z0-9.-]*)?"
+_HOST_PORT = r"([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?)?"
 
 
 class Log(Section):
@@ -67,11 +70,17 @@ class AlertSettings(Section):
     mail_prog: FullPath | None = None
     """Program, run as ``PROGRAM -s SUBJECT RECIPIENT`` with the text on standard input; None:
     MailProg of slurm.conf."""
-    mail_domain: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*)?$")
+    mail_domain: Annotated[
+        str, matching(_HOST, 'a domain of letters, digits, - and ., such as "example.org"')
+    ] = ""
     """Appended to a user's name with @; empty: the mail system knows the names."""
-    smtp: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?)?$")
+    smtp: Annotated[
+        str, matching(_HOST_PORT, 'HOST or HOST:PORT, such as "mail.example.org:25"')
+    ] = ""
     """Mail server, ``HOST`` or ``HOST:PORT``, in place of a program."""
-    mail_from: str = Field(default="", pattern=r"^[!-~]*$")
+    mail_from: Annotated[
+        str, matching(r"[!-~]*", 'a mail address without blanks, such as "hadar@example.org"')
+    ] = ""
     """Sender with ``smtp``; empty: slurm-hadar at this host."""
     command: tuple[str, ...] = ()
     """Program and its arguments, in place of mail; it reads one JSON object for each recipient on

@@ -1,12 +1,12 @@
 """The whole file: its tables, and what follows from several of them."""
 
 import os
-import pwd
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, PrivateAttr, field_validator
 
+from slurm_hadar import users
 from slurm_hadar.config.cluster import (
     GpuType,
     Partitions,
@@ -119,9 +119,9 @@ def group_types(config: Config) -> dict[str, dict[str, str]]:
 
 def uid_of(key: str, user: str) -> int:
     """UID of the user whom a key of the file names. Raises UsageError when there is none."""
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
+    uid = users.number_of(user)
+    if uid is None:
         raise UsageError(
             f"{key} = {user!r} is no user of this machine; create it or correct the name"
-        ) from None
+        )
+    return uid

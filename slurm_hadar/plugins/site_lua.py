@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 
 from slurm_hadar.config import Config, Rollout, group_types
+from slurm_hadar.policies import makes_copies
 
 _UNTYPE = "--untype"
 _OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
@@ -52,6 +53,7 @@ def site_lua(
             f"  default_types = {quoted(config.wrapper.default_types)},",
             f"  default_partition = {quoted(default_partition)},",
             f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
+            f"  copies = {_flag(makes_copies(config.controller.policy))},",
             f"  controller_uid = {config.controller_uid},",
             *_rollout(config.rollout),
             f"  opt_in = {{{opt_in.rstrip(', ')}}},",

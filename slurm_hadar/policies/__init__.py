@@ -16,6 +16,7 @@ __all__ = [
     "find",
     "get",
     "listed",
+    "makes_copies",
     "names",
     "options_read",
 ]
@@ -75,6 +76,14 @@ def _found(name: str) -> Policy:
         known = ", ".join(sorted({*_MODULES, *others}))
         raise UsageError(f"there is no policy {name!r}; known: {known}")
     return foreign.load(others[name])
+
+
+def makes_copies(name: str) -> bool:
+    """Whether a policy decides on copies of jobs with ``fork``; True where it cannot be loaded."""
+    try:
+        return Trait.COPIES in find(name).uses
+    except UsageError:
+        return True
 
 
 def get(name: str) -> Decide:

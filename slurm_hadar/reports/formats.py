@@ -20,6 +20,12 @@ def plain(text: str) -> str:
     return _UNSEEN.sub(" ", text)
 
 
+def short_name(text: str, most: int = 48) -> str:
+    """A name as :func:`plain`, cut to ``most`` characters: Slurm takes names of 1,024."""
+    line = plain(text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def duration(seconds: float | None) -> str:
     """``42 s``, ``6 min 52 s``, ``3 h 05 min``, ``2 d 04 h``."""
     if seconds is None or isnan(seconds) or seconds < -_LONG_S:

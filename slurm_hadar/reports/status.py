@@ -29,7 +29,8 @@ class ControllerState:
     """``state``: ``acts``, ``observes``, ``silent``, ``stopped`` (in order) or ``never seen``.
     ``last_s``: its last tick, s since the epoch, 0 where none is known. ``fault``: why the latest
     tick did nothing; ``doubt``: why it may have died since its last heartbeat; ``stop_file``: the
-    one under which it changes nothing, empty where there is none."""
+    one under which it changes nothing, empty where there is none; ``stop_file_unseen``: why the
+    caller cannot see whether there is one."""
 
     state: str
     host: str = ""
@@ -37,6 +38,7 @@ class ControllerState:
     fault: str = ""
     doubt: str = ""
     stop_file: str = ""
+    stop_file_unseen: str = ""
 
     @property
     def alive(self) -> bool:
@@ -289,6 +291,8 @@ def controller_summary(state: ControllerState, now: float) -> list[Text]:
         if state.stop_file:
             said = f"the stop file {formats.plain(state.stop_file)} exists: nothing is changed"
             lines.append(_line("", said, _WARNING))
+        if state.stop_file_unseen:
+            lines.append(_line("", formats.plain(state.stop_file_unseen), _WARNING))
         if state.doubt:
             lines.append(_line("", formats.plain(state.doubt), _ALARM))
         return lines

@@ -113,7 +113,7 @@ def explain(found: Explanation) -> RenderableType:
         Text.assemble(
             ("Job ", "bold"),
             (row.id, "bold"),
-            f"  {formats.plain(row.name)}  ({formats.plain(row.user)})  ",
+            f"  {formats.short_name(row.name)}  ({formats.plain(row.user)})  ",
             (row.state, STATE_STYLES.get(row.state.lower(), "")),
         )
     ]

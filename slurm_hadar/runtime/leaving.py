@@ -14,6 +14,7 @@ import io
 import os
 import stat
 import sys
+from multiprocessing import util
 
 LEFT_ON_TERM = 128 + 15
 """Exit code after TERM: a job that has work left must not look completed."""
@@ -42,6 +43,14 @@ class LeftOnTerm(SystemExit):
             return
         # Threads are still to be waited for; the last handler registered is the first called.
         atexit.register(_end)
+
+
+def own_the_folder_of_workers(loader: object) -> None:
+    """Let this process make the folder ``pymp-*`` that multiprocessing wants in each worker of a
+    data loader with ``num_workers``. Slurm's TERM ends workers where they are, so that each would
+    leave its own; this process removes the one of all when it ends."""
+    if getattr(loader, "num_workers", 0):
+        util.get_temp_dir()
 
 
 def fail_at_exit(code: int) -> None:

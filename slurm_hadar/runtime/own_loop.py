@@ -13,7 +13,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.finite import NOT_FINITE
-from slurm_hadar.runtime.leaving import LeftOnTerm
+from slurm_hadar.runtime.leaving import LeftOnTerm, own_the_folder_of_workers
 from slurm_hadar.runtime.steering import TrainingSteering
 
 _WRAPPERS = {
@@ -165,6 +165,7 @@ class LoaderPlace:
                 generator.set_state(state)
             self._loaded = False
         self._states = [generator.get_state() for generator in self._generators]
+        own_the_folder_of_workers(loader)
         batches: Iterator[Any] = iter(loader)
         for _ in range(self.batch):
             next(batches, None)

@@ -20,7 +20,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, checkpoint, samples
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State, stateful_parts
 from slurm_hadar.runtime.core import SessionCore, SessionOptions, all_work, say
-from slurm_hadar.runtime.leaving import fail_at_exit
+from slurm_hadar.runtime.leaving import fail_at_exit, own_the_folder_of_workers
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.planned_batch import ChosenBatch
 from slurm_hadar.runtime.samples import Segment
@@ -221,15 +221,15 @@ class Training:
         for batch in self:
             if not planned or not torch.equal(planned[0], batch.indices):
                 planned = deque(self._ahead(batch.indices))
-                loader = iter(
-                    torch.utils.data.DataLoader(
-                        dataset,
-                        batch_sampler=[indices.tolist() for indices in planned],
-                        # A generator of its own: the global one must not depend on restarts.
-                        generator=torch.Generator().manual_seed(self._state.seed + self.samples),
-                        **options,
-                    )
+                made: Any = torch.utils.data.DataLoader(
+                    dataset,
+                    batch_sampler=[indices.tolist() for indices in planned],
+                    # A generator of its own: the global one must not depend on restarts.
+                    generator=torch.Generator().manual_seed(self._state.seed + self.samples),
+                    **options,
                 )
+                own_the_folder_of_workers(made)
+                loader = iter(made)
             planned.popleft()
             yield batch, next(loader)
 

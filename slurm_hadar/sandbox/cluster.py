@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pwd
 import random
 import secrets
 import shutil
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from slurm_hadar import paths
+from slurm_hadar import paths, users
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 from slurm_hadar.sandbox import (
     accounting,
@@ -332,9 +331,9 @@ def _make_way(folder: Path) -> None:
 
 
 def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
+    name = users.name_of(os.getuid(), "")
+    if not name:
         raise HadarError(
             f"uid {os.getuid()} has no name on this machine, and Slurm needs one for its user"
-        ) from None
+        )
+    return name

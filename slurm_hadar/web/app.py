@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web import api, rendering
@@ -108,7 +109,7 @@ class _App:
             shown = await self._feed.shown(uid)
             extra = {
                 "site": self._site.site.name,
-                "me": rendering.user_name(uid),
+                "me": users.name_of(uid),
                 "everything": self._callers.sees_everything(uid),
             }
             return HTMLResponse(rendering.page(parts, choice, shown, extra))
@@ -123,7 +124,7 @@ class _App:
 
     def own(self, uid: int) -> str:
         """The name of a user who sees their own jobs; empty: all."""
-        return "" if self._callers.sees_everything(uid) else rendering.user_name(uid)
+        return "" if self._callers.sees_everything(uid) else users.name_of(uid)
 
     async def events(self, request: Request) -> Response:
         """Server-sent events: what changed of one page since the version that the browser has."""

@@ -5,12 +5,12 @@ the owner of the other end in /proc/net/tcp. Where neither is known nothing is a
 """
 
 import ipaddress
-import pwd
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.controller.service.server import peer_uid
 
 _TABLE = Path("/proc/net/tcp")
@@ -50,10 +50,10 @@ class Callers:
     def _proxied(self, headers: Sequence[str]) -> int:
         if len(headers) != 1 or not headers[0]:
             raise RefusedCaller("the proxy names no user, or more than one, in X-Remote-User")
-        try:
-            return pwd.getpwnam(headers[0]).pw_uid
-        except (KeyError, ValueError):
-            raise RefusedCaller("the proxy names a user whom this host does not know") from None
+        uid = users.number_of(headers[0])
+        if uid is None:
+            raise RefusedCaller("the proxy names a user whom this host does not know")
+        return uid
 
 
 def caller_of(connection: socket.socket) -> int | None:

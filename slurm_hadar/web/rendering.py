@@ -1,6 +1,5 @@
 """HTML of each view from what the controller answered: plain templates, everything escaped."""
 
-import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -180,14 +179,6 @@ def failure(status: int, message: str, base: str = "./") -> str:
     """The page that says what is wrong."""
     template = _environment().get_template("failure.html.j2")
     return template.render(status=status, message=message, base=base)
-
-
-def user_name(uid: int) -> str:
-    """The user's name on this host, or their number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _common(shown: Shown) -> dict[str, str]:

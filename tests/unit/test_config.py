@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from slurm_hadar import config
@@ -19,22 +21,41 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[site]\nmod = 'act'", "site.mod"),
-        ("[site]\nmode = 'go'", "site.mode"),
-        ("[log]\nfiles = 0", "log.files"),
-        ("[partitions]\ngroups = ['v100']", "partitions.groups"),
-        ("[partitions.groups]\ngpu = 'v100'", "partitions.groups.gpu"),
+        ("[site]\nmod = 'act'", "site.mod: unknown key; correct it"),
+        ("[site]\nmode = 'go'", 'site.mode: takes "observe" or "act", not "go"'),
+        ("[log]\nfiles = 0", "log.files: takes a number of 1 or more, not 0"),
+        ("[log]\nmax_mb = 1e9", "log.max_mb: takes a number of 10000 or less, not 1000000000.0"),
+        ("[log]\nfiles = 1.5", "log.files: takes a whole number, not 1.5"),
+        ("[log]\nfiles = 'ten'", 'log.files: takes a whole number, not "ten"'),
+        ("[log]\nenabled = 'on \"1\"'", 'log.enabled: takes true or false, not "on \\"1\\""'),
+        ("[slurm]\ntimeout_s = 0", "slurm.timeout_s: takes a number above 0, not 0"),
+        ("[site]\nname = 5", "site.name: takes a text in quotes, not 5"),
+        ("[partitions]\ngroups = ['v100']", "partitions.groups: is a table, written in [brackets]"),
+        ("[partitions.groups]\ngpu = 'v100'", "partitions.groups.gpu: takes a list"),
         ("[site", "is not TOML"),
-        ("version = 2", "version"),
-        ("[site]\nstate_dir = 'here'", "site.state_dir: a path from / on"),
-        ("[site]\nstate_dir = ''", "site.state_dir: a path from / on"),
-        ("[site]\nstate_dir = 5", "site.state_dir: takes a path in quotes"),
-        ("[profiles]\ntables = ['a.json']", "profiles.tables.0: a path from / on"),
-        ("[controller]\ninterval_s = inf", "controller.interval_s"),
-        ("[moving]\nack_wait_s = nan", "moving.ack_wait_s"),
-        ("site = 1", "site: this is a table"),
+        ("version = 2", "version: takes 1, not 2"),
+        ("[site]\nstate_dir = 'here'", 'site.state_dir: takes a path from / on, not "here"'),
+        ("[site]\nstate_dir = ''", 'site.state_dir: takes a path from / on, not ""'),
+        ("[site]\nstate_dir = 5", "site.state_dir: takes a path in quotes, not 5"),
+        ("[profiles]\ntables = ['a.json']", "profiles.tables.0: takes a path from / on"),
+        ("[controller]\ninterval_s = inf", "controller.interval_s: takes a finite number, not inf"),
+        ("[moving]\nack_wait_s = nan", "moving.ack_wait_s: takes a finite number, not nan"),
+        ("[controller.options]\nx = [1]", "controller.options.x: takes a text, a number, true or"),
+        ("site = 1", "site: is a table, written in [brackets] with its keys below, not 1"),
         ("[sight]\nmode = 'act'", "sight: unknown key"),
-        ("[rollout]\nusers = 'ann'", "rollout.users: takes a list"),
+        (
+            "[rollout]\nusers = 'ann'",
+            'rollout.users: takes a list, written in [brackets], not "ann"',
+        ),
+        (
+            "[alerts]\nmail_domain = 'a b'",
+            "alerts.mail_domain: takes a domain of letters, digits, - and ., such as "
+            '"example.org", not "a b"',
+        ),
+        ('[alerts]\nmail_domain = "a\\n"', 'not "a?"'),
+        ("[alerts]\nsmtp = 'm:x'", "alerts.smtp: takes HOST or HOST:PORT"),
+        ("[alerts]\nmail_from = 'a b'", "alerts.mail_from: takes a mail address without blanks"),
+        ("[alerts]\npreempt_held_idle_s = 5", "alerts: preempt_held_idle_s needs enabled = true"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text, says):
@@ -42,6 +63,8 @@ def test_a_mistake_is_named_with_its_place(text, says):
         config.parse(text, "hadar.toml")
     assert "hadar.toml" in str(caught.value) and says in str(caught.value)
     assert "\n" not in str(caught.value)
+    # As pydantic words it.
+    assert not re.search(r"[Ii]nput|should|valid|pattern", str(caught.value))
 
 
 TYPO = "[site]\nmode = 'act'\n[rollout]\npercent = 'x'\n[sight]\na = 1\n"

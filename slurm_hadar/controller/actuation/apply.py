@@ -4,7 +4,6 @@ Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.actuation
 """
 
 import contextlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from slurm_hadar.controller.snapshot.at_risk import UNASKED
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies
-from slurm_hadar.domain import steering
+from slurm_hadar.domain import reasons, steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
@@ -41,7 +40,6 @@ UNDO, UNDONE = "undo", "its placement could not be carried out; its owner's requ
 """A placement that is taken back, in the journal; see repair."""
 _TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
 """Of how Slurm says that a job fits nowhere in its partitions: an update has changed them then."""
-_OTHER = re.compile(r"\bjob \d+(?:[_+]\d+)?\b")
 
 
 @dataclass(frozen=True)
@@ -122,9 +120,8 @@ class ActionContext:
         A complaint where the file cannot be written, as when another user made one of that name:
         the job then goes by what Slurm gives it.
         """
-        # All users may read the file; it must not name other jobs.
-        reason = _OTHER.sub("another job", plan.reason)
-        plan = replace(plan, restarts=job.restarts, reason=reason)
+        # All users may read the file; it must say nothing of other jobs.
+        plan = replace(plan, restarts=job.restarts, reason=reasons.without_others(plan.reason))
         try:
             write_plan(self.config.site.exchange_dir, plan, self.check)
         except (OSError, ValueError) as error:

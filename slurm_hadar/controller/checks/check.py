@@ -7,6 +7,7 @@ from pathlib import Path
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.controller.actuation.pending import queue_head
+from slurm_hadar.controller.checks.check_access import access_findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings
@@ -41,6 +42,7 @@ def findings(config: Config) -> Iterator[Finding]:
             f"sudo -u {user.name} hadar check",
         )
     yield from folder_findings(config, user)
+    yield from access_findings(config, user)
     yield from reporting_findings(config, user)
     for note in config.notes:
         yield Finding("warning", note, "correct the configuration, then hadar check --write")

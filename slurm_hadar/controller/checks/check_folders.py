@@ -5,10 +5,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.config import Config
+from slurm_hadar.controller.checks.check_access import closed_folder
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
-from slurm_hadar.controller.checks.finding import Finding, me, user_name
-from slurm_hadar.controller.checks.state_disk import disk_finding
+from slurm_hadar.controller.checks.finding import Finding, me
+from slurm_hadar.controller.checks.state_disk import disk_finding, space_finding
 from slurm_hadar.controller.journal.notified_owners import FILE as ALERTS_FILE
 from slurm_hadar.controller.journal.store import FILE as STATE_FILE
 from slurm_hadar.controller.lock import IDENTITY, LOCK, controllers_uid
@@ -30,10 +32,33 @@ def folder_findings(config: Config, user: ControllerUser | None = None) -> Itera
         )
         return
     yield _state_finding(state, user)
-    on_network = disk_finding(state)
-    if on_network is not None:
-        yield on_network
-    yield exchange_finding(config, exchange, user)
+    yield from filter(None, (disk_finding(state), space_finding("state", state)))
+    yield _placed(config, exchange_finding(config, exchange, user))
+    yield from filter(None, (space_finding("exchange", exchange),))
+
+
+def _placed(config: Config, found: Finding) -> Finding:
+    """A finding on the exchange folder, or why jobs do not get to a folder that is right."""
+    state, exchange = config.site.state_dir, config.site.exchange_dir
+    if found.level != "ok" or config.site.rights == "user":
+        # In per-user mode the jobs are the controller's user's own.
+        return found
+    if Path(os.path.realpath(state)) in Path(os.path.realpath(exchange)).parents:
+        return Finding(
+            "problem",
+            f"exchange folder {exchange} is inside state folder {state}, which only its owner may "
+            "enter: jobs of other users cannot read their plans",
+            "set site.exchange_dir to a folder outside site.state_dir",
+        )
+    closed = closed_folder(exchange) if config.site.rights == "operator" else None
+    if closed is not None:
+        return Finding(
+            "warning",
+            f"exchange folder {exchange}: not all users may enter {closed} above it, and jobs of "
+            "those who may not cannot read their plans",
+            f"let all users of jobs enter {closed}, or set site.exchange_dir to another folder",
+        )
+    return found
 
 
 def _state_finding(state: Path, user: ControllerUser) -> Finding:
@@ -58,7 +83,7 @@ def _state_finding(state: Path, user: ControllerUser) -> Finding:
             "remove it, or set site.state_dir to a folder",
         )
     if found.st_uid != user.uid and user.uid == os.getuid() != 0:
-        owner = user_name(found.st_uid)
+        owner = users.name_of(found.st_uid)
         return Finding(
             "warning",
             f"state folder {state} is {owner}'s, so {me()} sees only a part of the site",
@@ -68,8 +93,8 @@ def _state_finding(state: Path, user: ControllerUser) -> Finding:
     if found.st_uid != user.uid:
         return Finding(
             "problem",
-            f"state folder {state} belongs to {user_name(found.st_uid)}, not to {user.name}, who "
-            "runs the controller",
+            f"state folder {state} belongs to {users.name_of(found.st_uid)}, not to {user.name}, "
+            "who runs the controller",
             _take_over(state, found, user.name),
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
@@ -136,11 +161,12 @@ def exchange_finding(config: Config, folder: Path, user: ControllerUser | None =
     owner = found.st_uid
     controller = controllers_uid(config)
     if config.site.rights == "operator" and owner != controller:
+        name = users.name_of(controller) if user.known else "USER"
         return Finding(
             "problem",
-            f"exchange folder {folder} belongs to {user_name(owner)}: only the owner of an open "
-            "folder can replace or remove what others put there under the names of our files",
-            f"{user.cure_first}chown {user_name(controller) if user.known else 'USER'} {folder}",
+            f"exchange folder {folder} belongs to {users.name_of(owner)}: only the owner of an "
+            "open folder can replace or remove what others put there under the names of our files",
+            f"{user.cure_first}chown {name} {folder}",
         )
     ours = owner == user.uid
     # The mode as well: access says nothing where root asks.

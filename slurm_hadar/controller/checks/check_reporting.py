@@ -3,7 +3,6 @@ users and accounts that are not there. Parts that are switched off are not judge
 
 import errno
 import os
-import pwd
 import shutil
 import socket
 import stat
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.config import AlertSettings, Config, uid_of
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.checks.finding import Finding
@@ -58,7 +58,7 @@ def people_findings(
         yield from _program(config.alerts, settings, user)
         yield from _operators(config.alerts)
     for name in config.rollout.users:
-        if not _exists(name):
+        if users.number_of(name) is None:
             yield Finding(
                 "problem",
                 f"rollout.users: there is no user {shown(name)} on this machine",
@@ -70,7 +70,14 @@ def people_findings(
 def _file(key: str, path: Path, user: ControllerUser) -> Iterator[Finding]:
     """A file that is written beside itself and renamed, or put aside: its folder counts too."""
     folder = path.parent
-    if not _is_there(folder, stat.S_IFDIR):
+    if _is_folder(path):
+        name = "hadar.log" if key == "log.file" else "hadar.prom"
+        yield Finding(
+            "problem",
+            f"{key}: {path} is a folder, and {key} takes a file",
+            f'set {key} = "{path / name}"',
+        )
+    elif not _is_there(folder, stat.S_IFDIR):
         yield Finding(
             "problem",
             f"{key}: folder {folder} does not exist",
@@ -101,6 +108,12 @@ def _own_folder(key: str, folder: Path, user: ControllerUser) -> str:
             return f"chmod u+wx {folder}, and let {user.name} enter the folders above it"
     usual = f", such as {_USUAL_LOG}" if key == "log.file" else ""
     return f"set {key} to a file in a folder of its own that {user.name} may write{usual}"
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return stat.S_ISDIR(path.stat().st_mode)
+    return False
 
 
 def _is_there(path: Path, kind: int) -> bool:
@@ -171,17 +184,19 @@ def _program(
 
 
 def _operators(alerts: AlertSettings) -> Iterator[Finding]:
-    if not (alerts.operators or alerts.owners):
+    if not alerts.operators:
+        missed = "the controller" if alerts.owners else "the controller and of jobs"
         yield Finding(
             "warning",
-            "alerts.enabled is true, and alerts go neither to operators nor to owners",
-            "set alerts.operators, or alerts.owners = true",
+            f"alerts.enabled is true and alerts.operators is empty: alerts of {missed} go to no "
+            "user",
+            "set alerts.operators to those who look after the controller",
         )
     if alerts.command or alerts.smtp or alerts.mail_domain:
         # Names of another system.
         return
     for name in alerts.operators:
-        if "@" not in name and not _exists(name):
+        if "@" not in name and users.number_of(name) is None:
             yield Finding(
                 "warning",
                 f"alerts.operators: there is no user {shown(name)} on this machine",
@@ -211,11 +226,3 @@ def _accounts(config: Config, settings: dict[str, str], user: ControllerUser) ->
             f"rollout.accounts: Slurm's accounting has no account {shown(name)}",
             "correct the name, then hadar check --write; sacctmgr show account lists them",
         )
-
-
-def _exists(user: str) -> bool:
-    try:
-        pwd.getpwnam(user)
-    except (KeyError, ValueError):
-        return False
-    return True

@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.config import Config
-from slurm_hadar.controller.checks.finding import me, user_name
+from slurm_hadar.controller.checks.finding import me
 from slurm_hadar.controller.lock import controllers_uid
 
 
@@ -27,7 +28,7 @@ class ControllerUser:
     @property
     def name(self) -> str:
         """For a message. Raises HadarError where the caller has no name on this machine."""
-        return me() if self.uid == os.getuid() else user_name(self.uid)
+        return me() if self.uid == os.getuid() else users.name_of(self.uid)
 
     @property
     def for_cure(self) -> str:
@@ -59,6 +60,11 @@ def controller_user(config: Config) -> ControllerUser:
     known = bool(config.site.controller_user) or controllers != 0
     known = known or config.site.rights == "sandbox"
     return ControllerUser(controllers, known, switches=_can_switch(controllers))
+
+
+def rights_of_user(uid: int) -> ControllerUser:
+    """Another user's rights, as far as the caller may take them to look."""
+    return ControllerUser(uid, is_controllers=False, switches=_can_switch(uid))
 
 
 def _can_switch(uid: int) -> bool:

@@ -1,10 +1,10 @@
-"""What a check found, and the names of users in it."""
+"""What a check found, and who asks."""
 
 import os
-import pwd
 from dataclasses import dataclass
 from typing import Literal
 
+from slurm_hadar import users
 from slurm_hadar.domain.errors import HadarError
 
 
@@ -19,15 +19,7 @@ class Finding:
 
 def me() -> str:
     """The user who asks. Raises HadarError where this machine knows no name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise HadarError(f"user {os.getuid()} has no name on this machine") from None
-
-
-def user_name(uid: int) -> str:
-    """A user's name, or the number where there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    name = users.name_of(os.getuid(), "")
+    if not name:
+        raise HadarError(f"user {os.getuid()} has no name on this machine")
+    return name

@@ -1,4 +1,5 @@
-"""Whether the state folder lies on a local disk: SQLite's WAL needs shared memory."""
+"""The disks below the state and exchange folders: whether the first is a local one, as SQLite's WAL
+needs shared memory, and whether both have space left."""
 
 import os
 import re
@@ -13,6 +14,32 @@ _NETWORK = (
 )
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 _FUSE_LOCAL = frozenset({"fuse.fuse-overlayfs", "fuse.ext4", "fuse.ntfs-3g", "fuseblk"})
+
+
+_LITTLE_BYTES = 50 * 2**20
+"""Below this a disk is nearly full: SQLite's log alone may take some of it."""
+
+
+def space_finding(which: str, folder: Path) -> Finding | None:
+    """Whether files can still be made below a folder; None where they can or that is unknown.
+    ``which``: "state" or "exchange"."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    lost = "the journal stands still" if which == "state" else "no plan reaches a job"
+    cure = f"free some space (df -h {folder}; df -i {folder}), or set site.{which}_dir"
+    # Some file systems count neither blocks nor files: 0 of 0.
+    if found.f_blocks and not found.f_bavail:
+        return Finding("problem", f"{which} folder {folder}: its disk is full, so {lost}", cure)
+    if found.f_files and not found.f_favail:
+        what = f"{which} folder {folder}: its disk has no inode left for a new file, so {lost}"
+        return Finding("problem", what, cure)
+    free = found.f_bavail * found.f_frsize
+    if found.f_blocks and free < _LITTLE_BYTES:
+        what = f"{which} folder {folder}: its disk has only {free / 2**20:.0f} MiB left"
+        return Finding("warning", what, cure)
+    return None
 
 
 def disk_finding(folder: Path, mounts: str | None = None) -> Finding | None:

@@ -86,21 +86,13 @@ def wrapper_site(
         "models": models,
         "backfill": list(config.backfill.partitions) if config.backfill.enabled else [],
         "chain": sorted(allowed_partitions(config)),
-        "copies": _makes_copies(config),
+        "copies": policies.makes_copies(config.controller.policy),
         "rollout": _rollout(config.rollout),
         "default_types": config.wrapper.default_types,
         "quiet": config.wrapper.quiet,
         "sbatch": sbatch,
         "slurm_conf": str(config.slurm.conf) if config.slurm.conf else None,
     }
-
-
-def _makes_copies(config: Config) -> bool:
-    """True where the policy cannot be loaded, which is a finding of its own."""
-    try:
-        return policies.Trait.COPIES in policies.find(config.controller.policy).uses
-    except UsageError:
-        return True
 
 
 def _rollout(found: Rollout) -> dict[str, object] | None:

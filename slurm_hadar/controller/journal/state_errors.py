@@ -3,12 +3,12 @@ and that the file is new where an earlier one would be expected."""
 
 import errno
 import os
-import pwd
 import sqlite3
 import stat
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import formats
 
@@ -114,7 +114,4 @@ def _read_only(place: Path) -> str:
 
 
 def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
+    return users.name_of(uid, f"user {uid}")

@@ -7,6 +7,8 @@ where ``partitions.groups`` of the site says so and Slurm shows no difference bu
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from slurm_hadar.config import Config, group_types
+from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.partition_lines import difference
@@ -30,6 +32,17 @@ def allowed_partitions(
         members = _members(job, name, partitions, groups) or [partitions[name]]
         found |= {member.name: member for member in members if member.name not in found}
     return list(found.values())
+
+
+def declared_list(declaration: Declaration, config: Config) -> tuple[str, ...]:
+    """The list that a job gets whose owner asks for a partition of ``partitions.groups`` alone:
+    its members of the declared types, in the site's order. Empty of a job with other partitions.
+    """
+    members = group_types(config).get(",".join(declaration.partitions), {})
+    types = declaration.types
+    return tuple(
+        name for name, kind in members.items() if not types or ANY in types or kind in types
+    )
 
 
 def _members(

@@ -1,11 +1,10 @@
 """Whether the Slurm that we steer is a sandbox, of the user who runs the controller."""
 
 import os
-import pwd
 import re
 from pathlib import Path
 
-from slurm_hadar import reading
+from slurm_hadar import reading, users
 from slurm_hadar.config import Config
 
 _PLACES = (
@@ -57,6 +56,6 @@ def _settings(config: Config) -> dict[str, list[str]]:
 
 def _uid(user: str) -> int | None:
     try:
-        return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
-    except (KeyError, OverflowError, ValueError):
+        return int(user) if user.isdecimal() else users.number_of(user)
+    except ValueError:
         return None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import FILE, Store
+from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -115,8 +116,24 @@ def without_foreign(
     for id_, known in ours.items():
         job = jobs.get(id_)
         if job is not None and id_ not in busy:
-            found[id_] = given_up(known, changed_by_others(job, known, config, now))
+            changed = changed_by_others(job, known, config, now)
+            found[id_] = given_up(known, changed)
+            if "Partition" in changed and _opened_by_owner(job, config):
+                found[id_] = _anew(found[id_], known)
     return found
+
+
+def _opened_by_owner(job: Job, config: Config) -> bool:
+    """Whether a waiting job has the list of the types that its owner declares now, as ``hadar set``
+    writes it: a request like that of a submit, of which the order is still to be chosen."""
+    declared = declared_list(job.declaration, config) if job.declaration else ()
+    return job.state is JobState.PENDING and bool(declared) and job.partitions == declared
+
+
+def _anew(given: Steering, known: Steering) -> Steering:
+    """With the partitions as of a job that was not steered yet."""
+    foreign = tuple(key for key in given.foreign if key != "Partition" or key in known.foreign)
+    return replace(given, foreign=foreign, until=0.0, ends=0.0)
 
 
 def given_up(known: Steering, fields: Collection[str]) -> Steering:

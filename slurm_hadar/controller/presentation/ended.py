@@ -1,5 +1,6 @@
 """What went wrong with a job that has ended."""
 
+import signal
 from collections.abc import Iterator
 
 from slurm_hadar.controller.actuation.move_steps import reported_saved
@@ -15,6 +16,8 @@ _MEANING = {
     143: "it saved on TERM, work is left",
 }
 """Exit codes of the runtime: docs/checkpoints.md. slurm_hadar.runtime is not imported here."""
+_WARNINGS = ("USR1", "USR2")
+"""Signals by which jobs are asked to save, which end a program that has no handler."""
 _AGAIN = "submit it again: it resumes from its checkpoint"
 
 
@@ -43,9 +46,34 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
             progress = known.seen.progress.get(job.id)
             if job.exit_code == 1 and progress is not None and progress.nonfinite:
                 meaning = "its loss or a parameter was not finite"
+            name = "" if meaning else _signal(job.exit_code)
+            meaning = meaning or (f"{name} ended a program in it" if name else "")
             said = f": {meaning}" if meaning else ""
             again = (_AGAIN,) if job.exit_code in (74, 143) else ()
-            yield Problem(f"it ended with exit code {job.exit_code}{said}", (look, *again))
+            handle = _handle(name, declared) if name in _WARNINGS else ()
+            yield Problem(f"it ended with exit code {job.exit_code}{said}", (*handle, look, *again))
+
+
+def _signal(code: int) -> str:
+    """The signal that an exit code stands for as shells and srun pass it on, 128 and its number."""
+    try:
+        return signal.Signals(code - 128).name.removeprefix("SIG")
+    except ValueError:
+        return ""
+
+
+def _handle(name: str, declared: Declaration) -> tuple[str, ...]:
+    """What to do where a signal that asks for a save ended what should have saved."""
+    saves = declared.habit in ("yes", "signal", "watch")
+    return (
+        f"--signal of the job, or the controller, asked it to save by {name}, and the program that "
+        f"got it has no handler for {name}: add one that saves (slurm_hadar.runtime has one once "
+        "the training is set up)",
+        f"where the training starts later than {name} may come: write trap '' {name} above exec in "
+        "the script",
+        f"or ask for no such signal: submit it without --signal{' and signal=' if saves else ''}",
+        *((f"then {_AGAIN}",) if saves else ()),
+    )
 
 
 def _was_asked(known: JobContext, job: Job) -> bool:

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_hadar.paths import user_name
+from slurm_hadar import users
 from slurm_hadar.reports import formats
 
 _KINDS = {
@@ -26,7 +26,8 @@ def described(path: Path) -> str:
         return f"{formats.plain(path.name)}: {error.strerror}"
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
     size = formats.counted(found.st_size, "byte")
-    return f"{formats.plain(path.name)} is {kind} of {user_name(found.st_uid)}, {size}"
+    owner = users.name_of(found.st_uid, f"UID {found.st_uid}")
+    return f"{formats.plain(path.name)} is {kind} of {owner}, {size}"
 
 
 def looks(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -52,7 +53,10 @@ def removal(path: Path) -> str:
         found, folder = path.lstat(), path.parent.stat()
         if stat.S_ISDIR(found.st_mode):
             remove = "rm -r"
-        who = [user_name(uid) for uid in dict.fromkeys((found.st_uid, folder.st_uid, 0))]
+        who = [
+            users.name_of(uid, f"UID {uid}")
+            for uid in dict.fromkeys((found.st_uid, folder.st_uid, 0))
+        ]
     except OSError:
         # It went away meanwhile.
         pass

@@ -1,7 +1,6 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Protocol
 
@@ -34,7 +33,6 @@ from slurm_hadar.slurm.updates import command_line
 _EXPLAINED = 50
 """Lines of a job's history."""
 _NOTHING = "nothing"
-_ANY_JOB = re.compile(r"\bjob (\d+(?:[_+]\d+)?)\b")
 
 
 class Source(Protocol):
@@ -209,11 +207,6 @@ def _done(progress: Progress | None, total: int) -> float | None:
     if progress is None or not total or not (progress.samples or progress.rate):
         return None
     return min(1.0, progress.samples / total)
-
-
-def without_others(text: str, ids: Collection[str]) -> str:
-    """A text about some jobs, with no number of another one."""
-    return _ANY_JOB.sub(lambda found: found[0] if found[1] in ids else "another job", text)
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:

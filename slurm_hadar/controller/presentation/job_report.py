@@ -126,7 +126,7 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
     if job is None:
         return
     row = job_explanation.row_of(job, seen, None)
-    yield "Name", f"{row.name} ({row.user})"
+    yield "Name", f"{formats.short_name(row.name)} ({row.user})"
     yield "Partition", ",".join(job.partitions)
     if job.declaration is not None:
         words = " ".join(f"{key}={value}" for key, value in job.declaration.assignments().items())

@@ -26,6 +26,7 @@ from slurm_hadar.controller.presentation import job_explanation, move_text
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat
 from slurm_hadar.reports.cluster import NodeRow
 from slurm_hadar.reports.status import (
@@ -285,7 +286,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
         if found != row.planned:
             row = replace(row, planned=found)
     if viewer.hidden_jobs and not viewer.everything:
-        row = replace(row, reason=job_explanation.without_others(row.reason, (job.id,)))
+        row = replace(row, reason=without_others(row.reason, (job.id,)))
     if in_full:
         return row
     # Of others' jobs it tells what squeue does.

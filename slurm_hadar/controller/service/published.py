@@ -38,6 +38,7 @@ from slurm_hadar.controller.service.server import Unchanged
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
@@ -323,13 +324,13 @@ def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
 
 
 def _without_others(found: dict[str, Any], ids: Collection[str], viewer: Viewer) -> dict[str, Any]:
-    """Under PrivateData no number of another job."""
+    """Under PrivateData no number of another job, nor how many there are."""
     if viewer.everything or not viewer.hidden_jobs:
         return found
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, str):
-            return job_explanation.without_others(value, ids)
+            return without_others(value, ids)
         if isinstance(value, dict):
             return {key: cleaned(one) for key, one in value.items()}
         return [cleaned(one) for one in value] if isinstance(value, list | tuple) else value

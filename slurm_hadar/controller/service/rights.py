@@ -1,9 +1,9 @@
 """Whose jobs the accounting shows to a user, asked for when the user asks for a report."""
 
-import pwd
 import time
 from collections.abc import Callable
 
+from slurm_hadar import users
 from slurm_hadar.config import Slurm
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm import accounting
@@ -34,13 +34,13 @@ class RightsCache:
             return found
         if now < self._silent_until:
             return AccountingRights()
+        name, found = users.name_of(uid, ""), AccountingRights()
         try:
-            found = accounting.read_rights(self._commands, pwd.getpwuid(uid).pw_name)
+            if name:
+                found = accounting.read_rights(self._commands, name)
         except SlurmError:
             self._silent_until = now + _AGAIN_AFTER_FAILURE_S
             return AccountingRights()
-        except KeyError:
-            found = AccountingRights()
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[uid] = (now + _AGAIN_S, found)

@@ -133,10 +133,10 @@ local function features(site, kinds)
   return table.concat(names, "|")
 end
 
--- Whether a job is surely on one node, by the rule of hbatch (which knows besides whether the policy
--- makes copies): Slurm spreads tasks, and GPUs that are counted by job, over as many nodes as it likes.
-local function on_one_node(ask, found)
-  local copies = found.fork and found.fork ~= "1" and found.fork ~= "1-1"
+-- Whether a job is surely on one node, by the rule of hbatch: Slurm spreads tasks, and GPUs that are
+-- counted by job, over as many nodes as it likes. A site.lua of an earlier release has no copies.
+local function on_one_node(site, ask, found)
+  local copies = site.copies ~= false and found.fork and found.fork ~= "1" and found.fork ~= "1-1"
   if found.nodes or copies then return false end
   if ask.most_nodes then return ask.most_nodes == 1 end
   for _, field in ipairs(ask.gpus) do
@@ -155,7 +155,7 @@ local function list_of(site, ask, found, fresh, kinds)
   -- The list is taken back by the name that the job is declared with.
   local declared = found.partitions or fresh and name
   if not group or declared ~= name or own ~= "" then return nil end
-  if ask.keeps_partition or not on_one_node(ask, found) then return nil end
+  if ask.keeps_partition or not on_one_node(site, ask, found) then return nil end
   local wanted, has, names = {}, {}, {}
   for _, kind in ipairs(kinds) do wanted[kind] = true end
   for _, member in ipairs(group) do

@@ -60,7 +60,7 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
         if market.worth.critical[job]:
             words += ", ahead because it decides when all the work ends"
         words += (
-            f"; payoff {_number(offer.payoff)} = utility {_number(offer.utility)}"
+            f"; gain {_number(offer.payoff)} = value {_number(offer.utility)}"
             f" - price {_number(offer.charge)}"
         )
         words += _alternative(market, job, offer)
@@ -74,7 +74,7 @@ def _alternative(market: Market, job: int, offer: Bid) -> str:
         if cell.count != count or cell.gpu_type not in kinds:
             return (
                 f"; next best {_cell(market, cell)}: {ends(market.view, job, cell.seconds)},"
-                f" utility {_number(cell.utility)}"
+                f" value {_number(cell.utility)}"
             )
     return "; no other GPU type or count is open to it"
 
@@ -91,7 +91,7 @@ def _waits(
     if not cells:
         return unavailable(market.view, job)
     if cells[0].utility <= 0.0:
-        return "it gets no GPU: its weight is 0, and so is what any GPU is worth to it (payoff)"
+        return "it gets no GPU: its weight is 0, so no GPU has a value for it"
     key = market.kind(job)
     if key not in short:
         least = min(cell.count for cell in cells)
@@ -107,7 +107,7 @@ def _waits(
 
 
 def _rank(place: int, length: int) -> str:
-    return f"number {place + 1} of {length} in the policy's queue, by payoff per price"
+    return f"number {place + 1} of {length} in the policy's queue, by gain for the price"
 
 
 def _notes(market: Market, room: FreeCapacity, rules: Sequence[Round]) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def _notes(market: Market, room: FreeCapacity, rules: Sequence[Round]) -> tuple[
         free = sum(room.left[p] for p in pools)
         total = sum(market.floor.capacity[p] for p in pools)
         share = float(market.worth.scarcity.price[kind]) * total
-        note = f"{name}: {free} of {total} GPUs stay free, {100 * share:.0f}% of the scarcity"
+        note = f"{name}: {free} of {total} GPUs stay free, {100 * share:.0f}% of the shortage"
         if rules and rules[0].price is not None:
             low, high = rules[0].price.least[kind], rules[0].price.most[kind]
             note += f", price {_number(low * 3600)} to {_number(high * 3600)} per GPU-hour"

@@ -23,6 +23,8 @@ from slurm_hadar.domain.steering import Steering
         (["signal=USR1"], Declaration(), "job 7: signal=USR1 has no effect"),
         (["checkpoint=signal"], Declaration(batch=(8, 64)), "batch=8:64 has no effect"),
         (["pin=yes"], Declaration(batch=(8, 64), checkpoint="signal"), ""),
+        (["samples=5"], Declaration(off=True), "it is opted out, so this has no effect; opt it"),
+        (["off=no"], Declaration(off=True), ""),
     ],
 )
 def test_what_has_no_effect_is_said_in_one_line(monkeypatch, words, before, says):
@@ -48,6 +50,12 @@ def said(words, **more):
     one = shown(declaration=parse(words, "here"), **more)
     seen = Observed(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
     return of_job(one, resource_request(one, Steering()), seen)
+
+
+def test_the_most_that_a_job_gets_of_a_wide_range_is_said():
+    found = said(("gpus=1-64", "checkpoint=yes"))
+    assert found.startswith("of gpus=1-64 the job gets at most 2: no node that it may have")
+    assert said(("gpus=1-2", "checkpoint=yes")) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """``hadar status``: which jobs it shows, in which order, and how."""
 
+import errno
 import json
 import os
 import socket
@@ -228,6 +229,20 @@ def test_the_stop_file_is_named(heard, tmp_path):
     (tmp_path / "stop").touch()
     lines = [line.plain for line in report.controller_summary(controller_of(heard), 0.0)]
     assert lines[1].strip() == f"the stop file {tmp_path}/stop exists: nothing is changed"
+
+
+def test_a_stop_file_in_a_folder_that_is_closed_to_the_caller_is_said(heard, tmp_path, monkeypatch):
+    def closed(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        # Root enters every folder.
+        patch.setattr(type(heard.guards.stop_file), "stat", closed)
+        found = controller_of(heard)
+    lines = [line.plain.strip() for line in report.controller_summary(found, 0.0)]
+    assert lines[1].startswith(f"the stop file {tmp_path}/stop cannot be looked for by this user")
+    assert "Permission denied" in lines[1] and not found.stop_file
+    assert not controller_of(heard).stop_file_unseen
 
 
 def test_the_controller_is_shown_where_slurm_does_not_answer(heard, monkeypatch):

@@ -82,6 +82,15 @@ def test_a_hint_leaves_the_plan_that_a_job_has(context):
     assert read_plan(folder, "1", {os.getuid()}) == before
 
 
+def test_the_plan_file_which_all_may_read_says_nothing_of_others(context):
+    reason = "1 x k80 on k1; number 6 of 16 in the policy's queue, by gain for the price; not job 7"
+    assert context.write_plan(job("1"), JobPlan("1", gpus={"k80": 1}, reason=reason)) is None
+    found = read_plan(context.config.site.exchange_dir, "1", {os.getuid()})
+    assert found.reason == (
+        "1 x k80 on k1; in the policy's queue, by gain for the price; not another job"
+    )
+
+
 def test_what_slurm_refused_is_not_taken_for_ours(context):
     said, _ = sent(context, REFUSED)
     assert said.refused == {"1"}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from hand_made import CONFIG, config, node, nodes, running
+from reachable import open_to_all
 
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
@@ -43,15 +44,16 @@ def test_everything_missing_is_said_with_its_cure_and_no_traceback(tmp_path):
     assert "Slurm does not answer" in bad[2].what
 
 
-def test_open_folders_are_problems(tmp_path):
-    make_private(tmp_path / "state")
-    (tmp_path / "state").chmod(0o755)
-    (tmp_path / "exchange").mkdir(0o755)
-    found = list(findings(site(tmp_path)))
-    assert [f.cure.split()[0] for f in found if f.level == "problem"][:2] == ["chmod", "chmod"]
-    (tmp_path / "state").chmod(0o700)
-    (tmp_path / "exchange").chmod(0o1777)
-    assert [f.level for f in findings(site(tmp_path))] == ["ok", "ok", "ok", "problem"]
+def test_open_folders_are_problems():
+    with open_to_all() as place:
+        make_private(place / "state")
+        (place / "state").chmod(0o755)
+        (place / "exchange").mkdir(0o755)
+        found = list(findings(site(place)))
+        assert [f.cure.split()[0] for f in found if f.level == "problem"][:2] == ["chmod", "chmod"]
+        (place / "state").chmod(0o700)
+        (place / "exchange").chmod(0o1777)
+        assert [f.level for f in findings(site(place))] == ["ok", "ok", "ok", "problem"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pwd
 import pytest
 from hand_made import config
 from missing import needs_root
+from reachable import open_to_all
 
 from slurm_hadar.controller.checks import check
 from slurm_hadar.controller.checks.check import findings
@@ -18,16 +19,11 @@ OTHER = pwd.getpwnam("daemon")
 
 
 @pytest.fixture
-def place(tmp_path):
+def place():
     """A folder that OTHER can reach, unlike pytest's own."""
     needs_root("it takes another user's rights")
-    above = [one for one in tmp_path.parents if one.stat().st_mode & 0o005 != 0o005]
-    modes = [(one, one.stat().st_mode) for one in [tmp_path, *above]]
-    for one, mode in modes:
-        one.chmod(mode | 0o055)
-    yield tmp_path
-    for one, mode in modes:
-        one.chmod(mode)
+    with open_to_all() as folder:
+        yield folder
 
 
 def site(place, more="", named=OTHER.pw_name):
@@ -130,6 +126,7 @@ file = "{place}/log/hadar.log"
 tables = ["{table}"]
 [alerts]
 enabled = true
+operators = ["root"]
 command = ["{program}"]
 """
 

@@ -51,7 +51,19 @@ def test_a_file_whose_folder_is_missing_or_closed_is_one_problem(site, tmp_path,
     assert without_slurm(missing) == []
     (tmp_path / "none" / "hadar.out").mkdir()
     (found,) = without_slurm(missing)
-    assert found.level == "problem" and "hadar.out" in found.what
+    folder = tmp_path / "none" / "hadar.out"
+    assert found.level == "problem" and f"{folder} is a folder, and" in found.what
+    assert f'= "{folder}/hadar.' in found.cure
+
+
+def test_a_log_that_is_a_folder_is_said_also_where_the_folder_above_is_closed(tmp_path):
+    """As log.file = "/var/log/slurm-hadar", in root's /var/log."""
+    folder = tmp_path / "slurm-hadar"
+    folder.mkdir()
+    known = config(f'[log]\nfile = "{folder}"\n')
+    other = ControllerUser(pwd.getpwnam("daemon").pw_uid)
+    (found,) = reporting_findings(known, other)
+    assert "is a folder" in found.what and f'"{folder}/hadar.log"' in found.cure
 
 
 def test_hadar_check_says_it_though_slurm_does_not_answer(site, tmp_path):
@@ -111,7 +123,8 @@ def test_a_web_server_without_its_user_is_a_problem(site):
     ],
 )
 def test_the_program_that_alerts_go_through(site, keys, settings, says):
-    found = of_people(site(f"[alerts]\nenabled = true\n{keys}\n"), settings)
+    on = f'[alerts]\nenabled = true\noperators = ["root"]\n{keys}\n'
+    found = of_people(site(on), settings)
     assert [one.level for one in found] == (["problem"] if says else [])
     assert all(says in one.what and one.cure for one in found)
     assert of_people(site(f"[alerts]\nenabled = false\n{keys}\n"), settings) == []
@@ -121,7 +134,7 @@ def test_a_program_is_looked_up_on_the_path_of_the_controllers_unit(site, tmp_pa
     program = tmp_path / "alerter"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    on = '[alerts]\nenabled = true\ncommand = ["{}"]\n'
+    on = '[alerts]\nenabled = true\noperators = ["root"]\ncommand = ["{}"]\n'
     (missing,) = of_people(site(on.format("alerter")))
     assert missing.level == "problem"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -145,6 +158,21 @@ def test_an_operator_who_is_no_user_is_warned_of(site, keys, warned):
     found = of_people(on)
     assert [one.level for one in found] == (["warning"] if warned else [])
     assert all("no-such-user" in one.what for one in found)
+
+
+@pytest.mark.parametrize(
+    ("keys", "missed"),
+    [
+        ("", "of the controller go to no user"),
+        ("owners = false", "of the controller and of jobs go to no user"),
+        ('operators = ["root"]', ""),
+    ],
+)
+def test_alerts_that_no_user_gets_are_warned_of(site, keys, missed):
+    on = f'[alerts]\nenabled = true\ncommand = ["/bin/true"]\n{keys}\n'
+    found = of_people(site(on))
+    assert [one.level for one in found] == (["warning"] if missed else [])
+    assert all(missed in one.what and "alerts.operators" in one.cure for one in found)
 
 
 def test_users_and_accounts_of_the_rollout_that_are_not_there(site, monkeypatch):

@@ -69,6 +69,12 @@ def printed(tale, width=200, everything=False):
     return kept.get()
 
 
+def test_a_very_long_name_takes_one_line(site):
+    facts = dict(job_report._facts(known(site, job("1", name="sweep-" * 170))))
+    assert facts["Name"].startswith("sweep-sweep-") and facts["Name"].endswith("… (ann)")
+    assert len(facts["Name"]) < 60
+
+
 CHECKED = Declaration(types=("any",), checkpoint="yes")
 
 
@@ -115,6 +121,10 @@ def test_each_trouble_has_its_cure(site, shown, says, cure):
         ("FAILED", 77, {}, "exit code 77: a later attempt", "StdOut"),
         ("FAILED", 74, {}, "exit code 74: the end of the training", "resumes from"),
         ("FAILED", 3, {}, "exit code 3", "StdOut"),
+        ("FAILED", 140, {}, "140: USR2 ended a program in it", "has no handler for USR2: add one"),
+        ("FAILED", 138, {"checkpoint": ""}, "138: USR1 ended", "submit it without --signal"),
+        ("FAILED", 139, {}, "139: SEGV ended a program in it", "StdOut"),
+        ("FAILED", 255, {}, "exit code 255", "StdOut"),
         ("FAILED", 0, {}, "", ""),
         ("COMPLETED", 0, {}, "", ""),
         ("CANCELLED by 0", 0, {}, "", ""),

@@ -341,6 +341,27 @@ def test_a_field_that_somebody_else_changed_is_his():
     assert steering_store.without_foreign(known, {"1": job()}, operators(), {"1"}, NOW) == known
 
 
+@pytest.mark.parametrize(
+    ("partitions", "again"), [(("v100", "k80"), True), (("k80", "v100"), False), (("k80",), False)]
+)
+def test_a_list_that_the_owner_opens_to_the_declared_types_is_ordered_again(partitions, again):
+    """As hadar set writes it, in the site's order; each other list stays as it is."""
+    known = Steering(
+        time=NOW - 60,
+        was={"Partition": "p100"},
+        wrote={"Partition": "gpu"},
+        until=NOW + 9,
+        ends=9.0,
+    )
+    declared = Declaration(types=("any",), partitions=("gpu",))
+    one = job(partitions=partitions, declaration=declared)
+    (found,) = steering_store.without_foreign(
+        {"1": known}, {"1": one}, operators(), set(), NOW
+    ).values()
+    assert not found.was and not found.wrote
+    assert (found.foreign, found.until) == (((), 0.0) if again else (("Partition",), NOW + 9))
+
+
 def test_a_foreign_field_is_neither_changed_nor_put_back():
     his = job(
         declaration=ALL,

@@ -1,14 +1,18 @@
 """``hadar optout`` and ``hadar retire``: what they say of a job that runs."""
 
+import json
 import shlex
 from types import SimpleNamespace
 
 import pytest
 from hand_made import config, job, running
+from typer.testing import CliRunner
 
 from slurm_hadar.cli import jobs
 from slurm_hadar.cli.jobs import optout, pin
+from slurm_hadar.cli.main import app
 from slurm_hadar.controller.retire import requeue_text
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.interface import Update
@@ -33,6 +37,32 @@ def test_a_request_that_slurm_is_not_given_has_no_command_after_an_optout():
     runs = running("1", {"v1": {"v100": 2}})
     text = requeue_text(runs, Steering(was={"Features": "a\nb"}), {}, (24, 11, 5))
     assert "; no command restores it: " in text and "\n" not in text
+
+
+def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
+    declared = Declaration(types=("v100",), checkpoint="watch:/x/ck-*", lose=60.0)
+    waits, sent = job("7", declaration=declared), []
+    slurm = SimpleNamespace(
+        read_jobs=lambda *_, **__: [waits],
+        slurm_version=(24, 11, 5),
+        notes=[],
+        apply=lambda changes: [sent.append(one) for one in changes],
+    )
+    monkeypatch.setattr(jobs, "load_to_ask", lambda _: config())
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+    monkeypatch.setattr(jobs, "_steering", lambda *_: None)
+
+    def undo(command):
+        found = json.loads(CliRunner().invoke(app, [command, "7", "--json"]).stdout)
+        text = CliRunner().invoke(app, [command, "7"]).stdout
+        assert text.endswith(f"undo with: {found['result']['undo']}\n")
+        return shlex.split(found["result"]["undo"])
+
+    assert undo("pin") == ["hadar", "set", "7", "pin=no"]
+    words = undo("optout")
+    assert words[:4] == ["hadar", "set", "7", "off=no"]
+    assert "checkpoint=watch:/x/ck-*" in words and "types=v100" in words
+    assert sent
 
 
 @pytest.mark.parametrize("command", [pin, optout])

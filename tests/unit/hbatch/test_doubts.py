@@ -58,6 +58,10 @@ def doubts(done):
         ("#HADAR gpus=8", ["--gres=gpu:1"], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8", [], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8", ["-G8"], ""),
+        ("#HADAR gpus=1-64", [], "of gpus=1-64 the job gets at most 4: no node that it may have"),
+        ("#HADAR gpus=2-6", [], "of gpus=2-6 the job gets at most 4"),
+        ("#HADAR gpus=1-64 nodes=1-8", ["-G4", "-N1-8"], ""),
+        ("#HADAR gpus=1-64", ["-G8"], ""),
         ("#HADAR gpus=3", ["--gres=gpu:3"], ""),
         ("#HADAR gpus=8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
         ("#HADAR gpus=1-8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
@@ -100,13 +104,43 @@ def doubts(done):
         ("#HADAR gpus=4,8", ["--gres=gpu:4"], ""),
         ("#HADAR gpus=4,8", ["--gres=gpu:6"], "gpus=4,8 is declared"),
         ("#HADAR gpus=1 checkpoint=signal", ["--signal=B:USR1"], "it would end the job"),
-        ("#HADAR gpus=1 checkpoint=signal signal=F:USR1", [], ""),
+        ("#HADAR gpus=1 checkpoint=signal signal=F:USR1\na", [], "write trap '' USR1 above"),
+        ("#HADAR gpus=1 checkpoint=signal signal=F:USR1\ntrap '' USR1\na", [], ""),
+        ("#HADAR gpus=1 checkpoint=signal signal=F:USR1\nexec a", [], ""),
+        ("#HADAR gpus=1 checkpoint=signal signal=F:WINCH\na", [], ""),
+        ("#HADAR gpus=1 checkpoint=signal signal=B:USR1\nsrun a", [], "write signal=USR1, which"),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap '' USR1\nsrun a",
+            [],
+            "which ignores it (trap ''), so the training does not hear it; write signal=USR1,",
+        ),
+        ("#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap '' USR1\nexec a", [], ""),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap '' USR1\ntrap x USR1\na & wait",
+            [],
+            "",
+        ),
+        ("#HADAR gpus=1 checkpoint=signal\nmpirun a", [], ""),
+        # The runtime hears the signal to steps, or looks at its plan file.
+        ("#HADAR gpus=1 checkpoint=yes\nsrun a", [], ""),
+        ("#HADAR gpus=1 checkpoint=yes\na", [], ""),
+        ("#HADAR gpus=1 checkpoint=yes\nsrun a", ["--signal=USR2@60"], ""),
+        (
+            "#HADAR gpus=1 checkpoint=yes\nsrun a",
+            ["--signal=B:USR2@60"],
+            "--signal=B:USR2@60 reaches the batch shell, and the script has neither a trap for it "
+            "nor an exec of the training: it would end the job; write --signal=USR2@60, which",
+        ),
+        ("#HADAR gpus=1 checkpoint=yes\na", ["--signal=B:USR2@60"], "write exec before the"),
+        ("#HADAR gpus=1 checkpoint=yes\ntrap '' USR2\nexec a", ["--signal=B:USR2@60"], ""),
+        ("#HADAR gpus=1 checkpoint=yes signal=B:USR1\nsrun a", [], "write signal=USR1, which"),
+        ("#HADAR gpus=1\nsrun a", ["--signal=B:USR2@60"], ""),
         ("#HADAR gpus=1 checkpoint=yes lose=60", [], "lose=60 has no effect"),
         ("#HADAR gpus=1 checkpoint=yes checkpoint_exit_code=85", [], "checkpoint=signal"),
         ("#HADAR gpus=1 checkpoint=yes progress={samples}", [], "progress has no effect"),
         ("#HADAR gpus=1 checkpoint=watch:/x/a*.pt lose=60", [], ""),
         (
-            "#HADAR gpus=1 backfill=yes checkpoint=signal signal=F:USR1",
+            "#HADAR gpus=1 backfill=yes checkpoint=signal signal=F:USR1\nexec a",
             ["-p", "spare"],
             "checkpoint=yes",
         ),
@@ -114,13 +148,17 @@ def doubts(done):
         ("#HADAR gpus=1 checkpoint=restart lose=9 signal=USR1", [], "signal=USR1 has no effect"),
         ("#HADAR gpus=1 checkpoint=yes signal=USR1", [], ""),
         (
-            "#HADAR gpus=1 batch=64:512 checkpoint=signal signal=F:USR1",
+            "#HADAR gpus=1 batch=64:512 checkpoint=signal signal=F:USR1\nexec a",
             [],
             "batch=64:512 has no effect with checkpoint=signal",
         ),
-        ("#HADAR gpus=1 batch=64 checkpoint=signal signal=F:USR1", [], ""),
+        ("#HADAR gpus=1 batch=64 checkpoint=signal signal=F:USR1\nexec a", [], ""),
         ("#HADAR gpus=1 batch=64:512 checkpoint=yes", [], ""),
-        ("#HADAR gpus=1 checkpoint=signal signal=F:USR1", ["--no-requeue"], "--no-requeue keeps"),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=F:USR1\nexec a",
+            ["--no-requeue"],
+            "--no-requeue keeps",
+        ),
         ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --no-requeue", [], "--no-requeue keeps"),
         ("#HADAR gpus=1", ["--no-requeue"], ""),
         ("#HADAR gpus=1 model=restnet18", [], "resnet18"),
@@ -240,6 +278,23 @@ def test_a_wrapped_command_that_does_not_hear_the_signal_is_doubted(place, comma
     words = ["--hadar-gpus=1", "--hadar-checkpoint=signal", "--hadar-signal=B:USR1"]
     found = doubts(place.run(*words, f"--wrap={command}"))
     assert len(found) == bool(says) and says in "".join(found)
+
+
+def test_of_a_script_that_is_no_shells_nothing_is_said(place):
+    """It may handle the signal anywhere."""
+    place.site(**MODELS)
+    text = "#!/usr/bin/env python3\n#HADAR gpus=1 checkpoint=signal signal=B:USR1\n"
+    assert doubts(place.run(place.script(text))) == []
+
+
+def test_only_the_nodes_of_the_jobs_partition_count(place):
+    (place.bin / "sinfo").write_text(
+        '#!/bin/sh\ncase "$*" in *-a*--partition*) exit 1;; '
+        '*--partition=small*) echo "s1|gpu:v100:2";; *) echo "v1|gpu:v100:64";; esac\n'
+    )
+    assert doubts(submitted(place, "#HADAR gpus=1-64")) == []
+    (found,) = doubts(submitted(place, "#HADAR gpus=1-64", "-p", "small"))
+    assert "of gpus=1-64 the job gets at most 2: no node" in found
 
 
 ME = pwd.getpwuid(os.getuid()).pw_name

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar import config as configuration
-from slurm_hadar.cli.other_types import with_other_types
+from slurm_hadar.cli.other_types import left_out, with_other_types
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration, decode, encode
 from slurm_hadar.domain.errors import UsageError
@@ -73,6 +73,45 @@ def test_a_list_that_omits_a_type_for_its_speed_is_opened_by_naming_it():
     assert changed(replace(listed, partitions=("other",)), named)[1] == {}
     own = Steering(foreign=("Partition",))
     assert changed(listed, named, own)[1] == {}
+
+
+V100 = Declaration(types=("v100",), partitions=("gpu",))
+BOTH = Declaration(types=("k80", "v100"), partitions=("gpu",))
+
+
+@pytest.mark.parametrize("shown", [("volta",), ("k80",)])
+def test_a_list_that_the_controller_has_ordered_is_opened_too(shown):
+    steered = Steering(was={"Partition": "volta"}, wrote={"Partition": ",".join(shown)})
+    listed = job(V100, features="", partitions=shown)
+    assert changed(listed, BOTH, steered)[1] == {"Partition": "volta,k80"}
+    # Of another list hbatch is not the author.
+    other = Steering(was={"Partition": "volta,other"}, wrote={"Partition": "volta"})
+    assert changed(listed, BOTH, other)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "steered", "says"),
+    [
+        (
+            job(BOTH, partitions=("other",)),
+            None,
+            "stays other, without v100 and k80; run: scontrol",
+        ),
+        (job(BOTH, partitions=("gpu",)), None, ""),
+        (job(BOTH, partitions=("k80", "volta")), None, ""),
+        (job(BOTH, JobState.RUNNING, partitions=("volta",)), None, ""),
+        (
+            job(BOTH, JobState.RUNNING, partitions=("volta",)),
+            Steering(was={"Partition": "volta"}),
+            "stays volta, without k80; once it waits again run: scontrol update JobId=1 "
+            "Partition=volta,k80",
+        ),
+    ],
+)
+def test_a_declared_type_that_the_list_leaves_out_is_said(one, steered, says):
+    said = left_out(one, BOTH, SITE, steered, ())
+    assert says in said and bool(says) == bool(said)
+    assert left_out(one, BOTH, SITE, steered, ("Partition",)) == ""
 
 
 @pytest.mark.parametrize(

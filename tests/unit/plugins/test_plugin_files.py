@@ -337,6 +337,16 @@ GROUPS = TOML.replace("opt_in", 'groups = {gpu = ["pascal", "v100"]}\nopt_in')
 PARTITIONS = "PartitionName=DEFAULT State=UP\nPartitionName=pascal\nPartitionName=v100\n"
 
 
+def test_the_lua_settings_say_whether_the_policy_makes_copies():
+    def copies(policy):
+        text = TOML + f'[controller]\npolicy = "{policy}"\n'
+        return "  copies = true,\n" in site_lua(config.parse(text, "test"), (), untype=False)
+
+    assert copies("hadare") and not copies("hadar")
+    # As for hbatch: what cannot be known is not ruled out.
+    assert copies("no_such_policy")
+
+
 def test_the_lua_settings_say_which_partition_stands_for_which_types():
     """In the order of the configuration."""
     there = {"gpu", "pascal", "v100"}

@@ -336,6 +336,13 @@ def test_where_a_partition_stands_for_one_per_type_the_types_are_a_list(tmp_path
     assert declared(result).partitions == ("gpu",)
 
 
+@pytest.mark.parametrize(("copies", "listed"), [(False, True), (True, False)])
+def test_a_job_with_fork_gets_a_list_where_the_policy_makes_no_copies(tmp_path, copies, listed):
+    ask = {"declared": [["fork", "1-2", "here"]]}
+    result = narrowed(tmp_path, ask, SITE | {"copies": copies})
+    assert ("partitions" in result) is listed and ("constraint" in result) is not listed
+
+
 @pytest.mark.parametrize("case", STAYS)
 def test_else_the_types_are_features(tmp_path, case):
     result = narrowed(tmp_path, STAYS[case])
@@ -407,22 +414,26 @@ def test_a_comment_that_slurm_would_not_take_leaves_the_job_unmanaged(tmp_path):
     assert result is None and "Slurm takes 1024" in why
 
 
-WIRED = WrapperSite(
-    {
-        "version": 1,
-        "mode": "act",
-        "exchange_dir": "/x",
-        "controller_uid": 7,
-        "opt_in": [],
-        "default_types": "",
-        "sbatch": "sbatch",
-        "types": {
-            name: {"feature": SITE["types"][name]["feature"], "memory_gb": gigabytes}
-            for name, gigabytes in (("v100", 16), ("p100", 0), ("a100", 40))
-        },
-        "groups": {"grouped": {"p": "p100", "v100": "v100", "a100": "a100"}},
-    }
-)
+WIRED = {
+    "version": 1,
+    "mode": "act",
+    "exchange_dir": "/x",
+    "controller_uid": 7,
+    "opt_in": [],
+    "default_types": "",
+    "sbatch": "sbatch",
+    "types": {
+        name: {"feature": SITE["types"][name]["feature"], "memory_gb": gigabytes}
+        for name, gigabytes in (("v100", 16), ("p100", 0), ("a100", 40))
+    },
+    "groups": {"grouped": {"p": "p100", "v100": "v100", "a100": "a100"}},
+}
+
+
+def wired(copies):
+    return WrapperSite(WIRED | {"copies": copies})
+
+
 OF_HBATCH = SITE | {"untype": False, "types": SITE["types"] | {"p100": {"feature": "pascal",
                     "memory_mb": 0}}, "groups": {"grouped": [["p", "p100"], ["v100", "v100"],
                     ["a100", "a100"]]}}  # fmt: skip
@@ -441,8 +452,11 @@ OF_HBATCH = SITE | {"untype": False, "types": SITE["types"] | {"p100": {"feature
     st.sampled_from(["", "now+9"]),
     st.sampled_from(["", "1", "2"]),
     st.sampled_from(["", "1", "2"]),
+    st.booleans(),
 )  # fmt: skip
-def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begin, nodes, tasks):
+def test_the_help_is_that_of_hbatch(
+    tmp_path, words, gres, own, partitions, begin, nodes, tasks, copies
+):
     held = {"gres": gres}
     held |= {"nodes": nodes} if nodes else {}
     held |= {"ntasks": tasks} if tasks else {}
@@ -450,13 +464,13 @@ def test_the_help_is_that_of_hbatch(tmp_path, words, gres, own, partitions, begi
     held |= {"partition": partitions} if partitions else {}
     held |= {"begin": begin} if begin else {}
     try:
-        wanted = add(parse(words, "here"), held, WIRED, Today)
+        wanted = add(parse(words, "here"), held, wired(copies), Today)
     except UsageError:
         # hbatch tells its user before anything is submitted; at a submit nothing is rejected.
         return
     result, _ = changes(
         tmp_path,
-        OF_HBATCH,
+        OF_HBATCH | {"copies": copies},
         declared=[[*word.split("="), "here"] for word in words],
         gpus=[["tres_per_node", gres]],
         constraint=own,

@@ -198,7 +198,7 @@ def test_patience_leaves_a_place_to_whom_it_suits(patience: float, on_slow: str)
     assert plan.placements["j0"].gpus == {"fast": 1}
     assert plan.placements[on_slow].gpus == {"middle": 1}
     # The effective throughput there, in units of the job's best.
-    assert f"= utility {1 if on_slow == 'j2' else 0.1} -" in plan.placements[on_slow].reason
+    assert f"= value {1 if on_slow == 'j2' else 0.1} -" in plan.placements[on_slow].reason
 
 
 def test_a_place_freed_by_a_move_is_used_in_the_same_round() -> None:
@@ -243,18 +243,18 @@ def test_lifetime_counts_the_waiting_and_throughput_does_not() -> None:
     assert set(_run(one, jobs, utility="lifetime").placements) == {"j1"}
 
 
-def test_reasons_name_prices_payoff_and_the_alternative() -> None:
+def test_reasons_name_the_gain_the_price_and_the_alternative() -> None:
     jobs = jobs_of([[[10.0], [1.0]], [[10.0], [9.0]], [[4.0], [4.0]]], left=[3.6e4, 3.6e4, 3.6e6])
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs, (1,), _NEVER_CRITICAL)
     plan = _decide(view)
     assert set(plan.waiting) == {"j2"}
     for id_, other in (("j0", "middle"), ("j1", "fast")):
         reason = plan.placements[id_].reason
-        for part in ("payoff", "utility", "price", f"next best 1 x {other}", "ends in"):
+        for part in ("gain", "value", "price", f"next best 1 x {other}", "ends in"):
             assert part in reason
         kind, count = next(iter(plan.placements[id_].gpus.items()))
         assert re.match(f"{count} x {kind} on n\\d+: ends in ", reason), "first what owners ask for"
-        assert re.search(r"number [12] of 3 in the policy's queue, by payoff per price;", reason)
+        assert re.search(r"number [12] of 3 in the policy's queue, by gain for the price;", reason)
     assert "GPUs: it needs 1, 0 are free" in plan.waiting["j2"]
     assert "best for it: 1 x" in plan.waiting["j2"]
     assert any("per GPU-hour" in note for note in plan.notes)
@@ -266,11 +266,11 @@ def test_the_numbers_of_a_reason_belong_together() -> None:
     plan = _run(nodes_of([[1], [1], [1]]), jobs)
     assert len(plan.placements) == 3
     for placement in plan.placements.values():
-        found = re.search(r"payoff (\S+) = utility (\S+) - price ([^\s;]+)", placement.reason)
+        found = re.search(r"gain (\S+) = value (\S+) - price ([^\s;]+)", placement.reason)
         assert found is not None
-        payoff, utility, price = map(float, found.groups())
-        assert payoff == pytest.approx(utility - price, abs=2e-2)
-        assert 0.0 < payoff <= utility
+        gain, value, price = map(float, found.groups())
+        assert gain == pytest.approx(value - price, abs=2e-2)
+        assert 0.0 < gain <= value
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ class _Terminal(io.StringIO):
         return True
 
 
-def shown(what: RenderableType, file: io.StringIO | None = None) -> str:
+def shown(what: RenderableType, file: io.StringIO | None = None, width: int = 160) -> str:
     file = file or io.StringIO()
-    text.console(file, width=160).print(what)
+    text.console(file, width=width).print(what)
     return file.getvalue()
 
 
@@ -175,17 +175,23 @@ def test_explain_tells_all() -> None:
         ],
         decided_s=1_700_000_000.0,
         decision="stays on 2 v100",
-        reason="price 0.3, payoff 1.2",
+        reason="price 0.3, gain 1.2",
         moves=[MoveRow(1_700_000_000.0, "move k80 -> v100", ""), MoveRow(1.0, "start", "done")],
         notes=["observe mode"],
     )
     out = shown(text.explain(found))
     for words in (
         "Job 84_2", "resnet18", "2 v100 (now)", "3,016", "cannot run", "table (Gavel)",
-        "stays on 2 v100", "payoff 1.2", "under way", "observe mode", "42%, 1,23",
+        "stays on 2 v100", "gain 1.2", "under way", "observe mode", "42%, 1,23",
     ):  # fmt: skip
         assert words in out
     assert "Job 1" in shown(text.explain(Explanation(StatusRow("1", "u", "n", "PENDING"))))
+
+
+def test_a_very_long_name_leaves_the_first_line_of_explain_one_line() -> None:
+    row = StatusRow("162109", "ann", "sweep-" * 170, "RUNNING")
+    first = shown(text.explain(Explanation(row)), width=80).splitlines()[0]
+    assert first.startswith("Job 162109  sweep-") and first.rstrip().endswith("RUNNING")
 
 
 def test_the_comparison_in_the_terminal_marks_the_best() -> None:

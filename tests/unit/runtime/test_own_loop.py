@@ -16,7 +16,7 @@ from small_training import outside_slurm
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import read_progress
-from slurm_hadar.runtime import Session
+from slurm_hadar.runtime import Session, own_loop
 from slurm_hadar.runtime.attempts import Superseded
 from slurm_hadar.runtime.own_loop import samples_in
 
@@ -374,3 +374,10 @@ def test_samples_of_batches_of_all_shapes():
     for batch in (x, [x, x], (x, "a"), {"x": x, "y": None}, [[x]], ["a"] * 5):
         assert samples_in(batch) == 5
     assert samples_in(3) == 1
+
+
+def test_a_place_in_a_loader_asks_for_the_folder_of_its_workers(monkeypatch):
+    asked = []
+    monkeypatch.setattr(own_loop, "own_the_folder_of_workers", asked.append)
+    loader = [1, 2]
+    assert list(own_loop.LoaderPlace(1).open(loader)) == [1, 2] and asked == [loader]

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from slurm_hadar.runtime import leaving
 
 PROGRAM = """
 import atexit, sys, threading, time
@@ -90,3 +93,57 @@ def test_a_handler_that_fails_is_said_and_stops_nothing(tmp_path):
     code, lines, error = run(tmp_path, "broken")
     assert code == 143 and lines == [*ALL, ""]
     assert "ZeroDivisionError" in error
+
+
+WORKERS = """
+import multiprocessing, os, signal, time
+from multiprocessing import util
+from types import SimpleNamespace
+from slurm_hadar.runtime.leaving import LeftOnTerm, own_the_folder_of_workers
+
+context = multiprocessing.get_context("fork")
+ready = context.Semaphore(0)
+
+def work():
+    # As torch's worker does that hands over its first tensor.
+    util.get_temp_dir()
+    ready.release()
+    time.sleep(60)
+
+def main():
+    own_the_folder_of_workers(SimpleNamespace(num_workers=2))
+    workers = [context.Process(target=work, daemon=True) for _ in range(2)]
+    for one in workers:
+        one.start()
+        ready.acquire()
+    print(len(os.listdir(os.environ["TMPDIR"])))
+    for one in workers:
+        # As Slurm, which signals every process of a job.
+        os.kill(one.pid, signal.SIGTERM)
+        one.join()
+    raise LeftOnTerm
+
+main()
+"""
+
+
+def test_loader_workers_that_term_ends_leave_no_folder(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (tmp_path / "program.py").write_text(WORKERS)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "1\n", "")
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_loader_without_workers_has_no_folder(monkeypatch):
+    monkeypatch.setattr(leaving.util, "get_temp_dir", lambda: pytest.fail("there are no workers"))
+    for loader in ([1, 2], SimpleNamespace(num_workers=0)):
+        leaving.own_the_folder_of_workers(loader)

@@ -1,0 +1,108 @@
+"""Signals that a job is to save on and that nothing in it hears: what hbatch says of its script.
+
+Only of what is certain from its text: in a program that is no shell script, or behind mpirun, a
+handler may be anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from slurm_hadar.cli.additions import saves_on
+from slurm_hadar.domain.declaration import USUAL_SIGNAL, Declaration
+from slurm_hadar.domain.declaration_values import SIGNALS, signal_of_sbatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slurm_hadar.cli.additions import Settings
+    from slurm_hadar.domain.declaration import SaveSignal
+
+_SHELL = re.compile(rb"#![^\n]*\b(?:ba|da|k|z)?sh\b")
+_ENDS = frozenset(("USR1", "USR2", "HUP", "TERM"))
+"""Signals that end a shell without a trap."""
+_TRAP = re.compile(rb"(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*trap\s(.*)", re.DOTALL)
+
+
+def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[str]:
+    """A sentence where nothing in the script, or the command of --wrap, handles the signal on which
+    the job saves, or that its own ``--signal`` asks Slurm for."""
+    wrapped = not body
+    body = body or (held.get("wrap") or "").encode(errors="replace")
+    if declaration.habit not in ("signal", "yes") or not body:
+        return
+    if not wrapped and not _SHELL.match(body):
+        return
+    code = b"\n".join(line for line in body.splitlines() if not line.lstrip().startswith(b"#"))
+    declared = saves_on(declaration, held)
+    if declaration.habit == "signal":
+        yield from _of(f"signal={declared or USUAL_SIGNAL}", _asks(declaration, declared), code)
+    elif declared:
+        yield from _of_shell(f"signal={declared}", _asks(declaration, declared), code)
+    own = signal_of_sbatch(held.get("signal") or "")
+    if own and own != declared:
+        yield from _of_shell(f"--signal={held['signal']}", _asks(declaration, own), code)
+
+
+def _asks(declaration: Declaration, signal: str) -> SaveSignal:
+    return replace(declaration, signal=signal).asks
+
+
+def _of(asked: str, asks: SaveSignal, code: bytes) -> Iterator[str]:
+    if asks.target != "steps":
+        yield from _of_shell(asked, asks, code)
+    elif not re.search(rb"\b(?:srun|mpirun|mpiexec)\b", code):
+        signal = asked.partition("=")[2]
+        yield (
+            f"{asked} reaches what srun starts, and the script has no srun; "
+            f"write signal=B:{signal} for the batch shell, F:{signal} for all"
+        )
+
+
+def _of_shell(asked: str, asks: SaveSignal, code: bytes) -> Iterator[str]:
+    """Of a signal that reaches the batch shell."""
+    if asks.target == "steps":
+        return
+    runs = re.search(rb"(?m)^\s*exec\s", code)
+    found = _traps(asks.name, code)
+    if found == "none":
+        if not runs and asks.name in _ENDS:
+            shell = "the batch shell" if asks.target == "batch" else "the batch shell too"
+            yield (
+                f"{asked} reaches {shell}, and the script has neither a trap for it nor an exec of "
+                f"the training: it would end the job; {_cure(asked, asks, code)}"
+            )
+    elif found == "ignored":
+        if not runs and asks.target == "batch":
+            yield (
+                f"{asked} reaches the batch shell alone, which ignores it (trap ''), so the "
+                f"training does not hear it; {_cure(asked, asks, code)}"
+            )
+    elif asks.target == "batch" and not re.search(rb"\bwait\b", code):
+        yield (
+            f"the shell runs its trap for {asks.name} only when the command in front ends; "
+            "start the training with & and wait for it"
+        )
+
+
+def _traps(name: str, code: bytes) -> str:
+    """``none``, ``ignored`` or ``run``: what the script's traps do on a signal."""
+    traps = _TRAP.search(code)
+    named = rb"\b(?:SIG)?" + name.encode() + rb"\b|\b%d\b" % SIGNALS[name]
+    if traps is None or not re.search(named, traps[1]):
+        return "none"
+    lines = [one for one in re.split(rb"[;\n]", code) if re.search(rb"\btrap\s", one)]
+    of_it = [one for one in lines if re.search(named, one)]
+    empty = [one for one in of_it if re.search(rb"""\btrap\s+(?:--\s+)?(?:''|"")\s""", one)]
+    return "ignored" if of_it and len(empty) == len(of_it) else "run"
+
+
+def _cure(asked: str, asks: SaveSignal, code: bytes) -> str:
+    if asks.target == "full":
+        return f"write trap '' {asks.name} above the training, so that only that hears it"
+    if re.search(rb"\bsrun\b", code):
+        plain = asked.replace("=B:", "=", 1)
+        return f"write {plain}, which reaches what srun starts"
+    return "write exec before the training, or a trap that passes it on"
