@@ -514,7 +514,7 @@ def test_the_rollout_of_lua_is_that_of_hbatch(tmp_path, monkeypatch, percent, ac
     )
     wanted = []
     for user, account in asked:
-        monkeypatch.setattr(rollout_remark, "_user", lambda user=user: user)
+        monkeypatch.setattr(rollout_remark.users, "name_of", lambda *_, user=user: user)
         outside, said = rollout_remark.remark(
             RolloutLimits({**limits, "accounts": list(accounts), "users": list(users)}),
             {"account": account},
