@@ -1,15 +1,22 @@
 """What holds for all tests: a slow machine is no failure, and no file is left behind."""
 
 import ctypes
+import gc
 import getpass
 import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-from hypothesis import HealthCheck, settings
-from sharing import Sharing, yield_to_live_tests
+# Each program of a test that imports numpy or torch would start a thread per core, and their
+# threads would spin beside the other tests. Before anything here imports them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What is imported and collected stays to the end: no collector needs to look through it.
+gc.disable()
+
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+from sharing import Sharing, yield_to_live_tests  # noqa: E402
 
 # Hypothesis would call 200 ms for one example, and a second for making ten, a fault of the test.
 # Each run tries other examples, so one run needs few.
@@ -46,6 +53,12 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("live") and not item.get_closest_marker("once"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     yield_to_live_tests([item.nodeid for item in items])
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):
