@@ -8,15 +8,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-# Each program of a test that imports numpy or torch would start a thread per core, and their
-# threads would spin beside the other tests. Before anything here imports them.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What is imported and collected stays to the end: no collector needs to look through it.
-gc.disable()
+import pytest
+from hypothesis import HealthCheck, settings
+from sharing import Sharing, yield_to_live_tests
 
-import pytest  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
-from sharing import Sharing, yield_to_live_tests  # noqa: E402
+# numpy and torch start a thread per core when they are imported, here and in each program of a
+# test: those of several processes would wait for each other on two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Hypothesis would call 200 ms for one example, and a second for making ten, a fault of the test.
 # Each run tries other examples, so one run needs few.
@@ -55,10 +53,16 @@ def pytest_collection_modifyitems(items):
     yield_to_live_tests([item.nodeid for item in items])
 
 
-def pytest_collection_finish():
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays to the end: the collector of garbage does not look
+    through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):
