@@ -1,6 +1,7 @@
 """What holds for all tests: a slow machine is no failure, and no file is left behind."""
 
 import ctypes
+import gc
 import getpass
 import os
 import tempfile
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from sharing import Sharing, yield_to_live_tests
+
+# numpy and torch start a thread per core when they are imported, here and in each program of a
+# test: those of several processes would wait for each other on two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Hypothesis would call 200 ms for one example, and a second for making ten, a fault of the test.
 # Each run tries other examples, so one run needs few.
@@ -46,6 +51,18 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("live") and not item.get_closest_marker("once"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     yield_to_live_tests([item.nodeid for item in items])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays to the end: the collector of garbage does not look
+    through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

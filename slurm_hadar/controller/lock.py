@@ -179,8 +179,8 @@ def _started(process: int | str) -> str:
 def is_left_behind(beat: Heartbeat) -> bool:
     """Whether a heartbeat is of a process that stays from tick to tick and, for sure, has ended on
     this machine, or is this process itself, whose state folder was lost meanwhile."""
-    here = process_name()
-    if not (beat.process and here) or beat.process.split()[:2] != here.split()[:2]:
+    here = process_name() if beat.process else ""
+    if not here or beat.process.split()[:2] != here.split()[:2]:
         return False
     if beat.process == here or process_ended(beat):
         return True
