@@ -14,6 +14,7 @@ from slurm_hadar.cli import simulate_idle, simulate_output, simulate_tasks
 from slurm_hadar.cli.common import load_if_any, print_json
 from slurm_hadar.cli.record_options import takes
 from slurm_hadar.cli.simulate_options import JobsOptions
+from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table
 from slurm_hadar.profiles.rates import open_rates
@@ -57,7 +58,7 @@ def _group() -> None:
 @takes(JobsOptions)
 def jobs(given: JobsOptions) -> None:
     """Replay a trace under each policy, with the live code."""
-    named = _policies(given.policy or ["hadar"], given.in_queue)
+    named = _policies(given.policy or [Config().controller.policy], given.in_queue)
     given.check()
     settings = _options(given.option or [])
     _refuse_unknown(settings, [one for one in named.values() if one])

@@ -45,7 +45,7 @@ class JobsOptions:
         list[str] | None,
         typer.Option(
             help="Policy name, PACKAGE.MODULE:FUNCTION or FILE.py:FUNCTION; repeatable. "
-            "Default: hadar."
+            "Default: timetable."
         ),
     ] = None
     option: Annotated[

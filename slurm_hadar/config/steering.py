@@ -77,7 +77,7 @@ class ControllerSettings(Section):
 
     interval_s: float = Field(default=60.0, ge=1)
     round_s: float = Field(default=360.0, gt=0)
-    policy: str = "hadar"
+    policy: str = "timetable"
     options: dict[str, str | int | float | bool] = Field(default_factory=dict)
     """The policy's own settings."""
 

@@ -34,7 +34,7 @@ from slurm_hadar.tuning.site import SlurmSite
 
 OWN = "own types"
 ANY = "any type"
-POLICIES = ("hadar", "srtf", "tiresias", "gavel_las")
+POLICIES = ("timetable", "srtf", "tiresias", "gavel_las")
 """Asked by default, beside the two runs that tell what freedom of type alone is worth."""
 _ANY_NODES = 1_000_000
 SHARES = (0.1, 0.3)

@@ -222,7 +222,7 @@ def _names(config: Config, user: ControllerUser | None = None) -> Iterator[Findi
                 "warning",
                 f"policy {name} is designed to stop running jobs, and guards.preempt is off: no "
                 "running job is stopped",
-                "set guards.preempt = true, or choose hadar",
+                "set guards.preempt = true, or choose timetable",
             )
         yield from option_findings(config, policy)
     for table in config.profiles.tables:
@@ -318,13 +318,15 @@ def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterat
 
 
 def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
-    policy = config.controller.policy
+    policy, trait = config.controller.policy, policies.Trait
     try:
-        looks = policies.Trait.RACKS in policies.find(policy).uses
+        uses = policies.find(policy).uses
     except UsageError:
         # A finding of _names says why.
         return
-    if looks and not cluster.read_topology():
+    # One that also looks at CPUs, batches or rounds does without racks as well.
+    only_racks = trait.RACKS in uses and uses <= {trait.RACKS, trait.MOVES, trait.ORDER}
+    if only_racks and not cluster.read_topology():
         yield Finding(
             "warning",
             f"policy {policy} looks at racks, and Slurm shows no leaf switch (topology/tree): all "

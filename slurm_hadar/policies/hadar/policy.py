@@ -305,6 +305,6 @@ POLICY = Policy(
     decide=decide,
     options=HadarOptions,
     uses=frozenset({Trait.MOVES, Trait.ORDER}),
-    title="dual prices and take-or-skip over the queue; the default",
+    title="dual prices and take-or-skip over the queue",
     paper="Hadar, arXiv 2503.10918 (IPDPS 2024)",
 )

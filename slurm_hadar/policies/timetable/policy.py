@@ -84,6 +84,5 @@ POLICY = Policy(
     uses=frozenset(
         {Trait.MOVES, Trait.ORDER, Trait.CPUS, Trait.BATCHES, Trait.ROUNDS, Trait.RACKS}
     ),
-    preempts=True,
-    title="plans all the work ahead by a linear programme and follows it",
+    title="plans all the work ahead by a linear programme and follows it; the default",
 )

@@ -221,7 +221,7 @@ def test_the_partition_for_idle_nodes_must_give_way(found, level, says):
 
 def test_a_policy_that_stops_jobs_wants_preemption():
     stopping = CONFIG.model_copy(
-        update={"controller": CONFIG.controller.model_copy(update={"policy": "timetable"})}
+        update={"controller": CONFIG.controller.model_copy(update={"policy": "gavel_las"})}
     )
     assert any("guards.preempt" in f.what for f in check._names(stopping))
     allowed = stopping.model_copy(
