@@ -20,6 +20,8 @@ from slurm_hadar.sandbox.site import Settings
 _DRAIN_S = 1500.0
 _CYCLE_S = 30.0
 """bf_interval."""
+_PASSES_LOGGED = "SlurmctldDebug=debug"
+"""A line of slurm.conf: slurmctld logs each pass of its main scheduler."""
 
 
 class Stopped(Exception):
@@ -55,8 +57,11 @@ def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:
     else is gone at the end. Raises HadarError, and Stopped once ``stop`` is set."""
     with (
         _folder() as folder,
-        site(folder, run.priorities, run.seed, base_rates(), settings=run.settings or {}) as here,
-    ):
+        site(
+            folder, (*run.priorities, _PASSES_LOGGED), run.seed, base_rates(),
+            settings=run.settings or {},
+        ) as here,
+    ):  # fmt: skip
         try:
             record = _send(here, run, stop)
         finally:
