@@ -48,8 +48,11 @@ class Run:
 
 def mixed(label: str, seed: int, share: float, specs: Sequence[Spec]) -> Run:
     """The mixed workload, with this part of it (0 to 1) through hbatch: with a larger share the
-    same jobs and more."""
-    return Run(label, seed, share, [(spec, spec.rank < share) for spec in specs])
+    same jobs and more. Jobs of one arrival time are sent in another order in each run: else those
+    that get a slow GPU would be much the same in all plain runs, and in no other."""
+    dice = random.Random(f"{label}/{seed}/order")
+    sent = sorted(specs, key=lambda spec: (spec.arrival_s, dice.random()))
+    return Run(label, seed, share, [(spec, spec.rank < share) for spec in sent])
 
 
 def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:

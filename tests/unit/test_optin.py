@@ -335,6 +335,16 @@ def test_a_seed_is_one_workload_and_a_larger_share_manages_the_same_jobs_and_mor
     assert 0.35 < len(sets[2]) / 200 < 0.65
 
 
+def test_each_run_sends_the_jobs_of_its_first_moment_in_another_order():
+    specs = draw(1, 48, 3.0)
+    one, other = (
+        [spec for spec, _ in mixed(label, 1, 0.0, specs).sent] for label in ("plain 1", "plain 2")
+    )
+    first = len(specs) // 3
+    assert one[:first] != other[:first] and one[first:] == other[first:] == specs[first:]
+    assert {spec.name for spec in one[:first]} == {spec.name for spec in other[:first]}
+
+
 def test_a_time_limit_is_enough_on_the_slowest_type():
     for spec in draw(3, 100, 3.0):
         if spec.kind == TRAINING:
