@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """One run. ``share``: part of the jobs that went through hbatch, 0 to 1; ``nodes``: name ->
-    (GPU type, GPUs); ``partitions``: name -> nodes; ``load``: mean load of the machine."""
+    (GPU type, GPUs); ``partitions``: name -> nodes; ``load``: mean load of the machine;
+    ``passes``: when Slurm's main scheduler began to look through its queue."""
 
     label: str
     seed: int
@@ -97,6 +98,7 @@ class RunRecord:
     jobs: tuple[JobRecord, ...]
     looks: tuple[Look, ...]
     load: float = 0.0
+    passes: tuple[float, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def by_name(self) -> dict[str, JobRecord]:
@@ -131,6 +133,7 @@ def read(path: Path) -> RunRecord:
             for one in source["looks"]
         ),
         load=source["load"],
+        passes=tuple(source["passes"]),
         notes=tuple(source["notes"]),
     )
 

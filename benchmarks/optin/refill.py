@@ -1,19 +1,39 @@
-"""How long a freed GPU waits for the next job, where a job waits for one GPU such as this."""
+"""How long a freed GPU waits for the next job, where a job waits for one GPU such as this.
 
+Slurm starts no job at the end of another: its main scheduler looks through the queue
+``batch_sched_delay`` (3 s) after it last did, at an end, a submission or an update. So most of that
+time says how close together the events of a run are. What the requests of waiting jobs decide is
+whether that pass gives the GPU to one of them, or leaves it to later ones and to backfill.
+"""
+
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.optin.overtaking import SETTLE_S, before, usable
 from benchmarks.optin.records import RunRecord
 
+FREED_S = 0.1
+"""So long slurmctld takes at most to learn that a job's node is free: it asks slurmd."""
+_PASS_S = 0.5
+"""Slurm's pass through this queue takes less, on a busy machine too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refill:
     """A GPU of ``node`` was free for ``seconds``, then a job started there that had waited for it
-    all the time. ``managed``: whether that one was."""
+    all the time. ``managed``: whether that one was; ``beyond_s``: from Slurm's first pass through
+    its queue that found the GPU free to that start, s, 0 where backfill was sooner."""
 
     node: str
     seconds: float
     managed: bool
+    beyond_s: float = 0.0
+
+    @property
+    def left_free(self) -> bool:
+        """Whether that pass gave the GPU to no job."""
+        return self.beyond_s > _PASS_S
 
 
 def refills(run: RunRecord) -> list[Refill]:
@@ -39,5 +59,10 @@ def refills(run: RunRecord) -> list[Refill]:
         start = next((one for one in following if one not in taken), None)
         if start is not None and start[2] in waiting:
             taken.add(start)
-            found.append(Refill(node, start[0] - end_s, jobs[start[2]].managed))
+            beyond_s = start[0] - min(start[0], _next_pass(run.passes, end_s + FREED_S))
+            found.append(Refill(node, start[0] - end_s, jobs[start[2]].managed, beyond_s))
     return found
+
+
+def _next_pass(passes: Sequence[float], at_s: float) -> float:
+    return next((one for one in passes if one >= at_s), math.inf)

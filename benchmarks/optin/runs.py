@@ -20,6 +20,8 @@ from slurm_hadar.sandbox.site import Settings
 _DRAIN_S = 1500.0
 _CYCLE_S = 30.0
 """bf_interval."""
+_PASSES_LOGGED = "SlurmctldDebug=debug"
+"""A line of slurm.conf: slurmctld logs each pass of its main scheduler."""
 
 
 class Stopped(Exception):
@@ -46,8 +48,11 @@ class Run:
 
 def mixed(label: str, seed: int, share: float, specs: Sequence[Spec]) -> Run:
     """The mixed workload, with this part of it (0 to 1) through hbatch: with a larger share the
-    same jobs and more."""
-    return Run(label, seed, share, [(spec, spec.rank < share) for spec in specs])
+    same jobs and more. Jobs of one arrival time are sent in another order in each run: else those
+    that get a slow GPU would be much the same in all plain runs, and in no other."""
+    dice = random.Random(f"{label}/{seed}/order")
+    sent = sorted(specs, key=lambda spec: (spec.arrival_s, dice.random()))
+    return Run(label, seed, share, [(spec, spec.rank < share) for spec in sent])
 
 
 def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:
@@ -55,8 +60,11 @@ def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:
     else is gone at the end. Raises HadarError, and Stopped once ``stop`` is set."""
     with (
         _folder() as folder,
-        site(folder, run.priorities, run.seed, base_rates(), settings=run.settings or {}) as here,
-    ):
+        site(
+            folder, (*run.priorities, _PASSES_LOGGED), run.seed, base_rates(),
+            settings=run.settings or {},
+        ) as here,
+    ):  # fmt: skip
         try:
             record = _send(here, run, stop)
         finally:

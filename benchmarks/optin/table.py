@@ -19,11 +19,12 @@ from benchmarks.optin.delays import (
 from benchmarks.optin.experiments import CROWD, NICE, order
 from benchmarks.optin.overtaking import Overtaking, overtakings
 from benchmarks.optin.records import JobRecord, RunRecord
-from benchmarks.optin.refill import refills
+from benchmarks.optin.refill import Refill, refills
 from benchmarks.optin.workload import TRAINING
 
 REFILL_S = 0.5
-"""A managed queue refills a GPU as fast as a plain one when the medians differ by less."""
+"""A managed queue refills a GPU as fast as a plain one when the medians of the times beyond Slurm's
+next pass differ by less."""
 _NAMED = 10
 """Overtakings that are printed one by one."""
 
@@ -192,25 +193,56 @@ def _named(run: RunRecord, all_of_it: Sequence[Overtaking]) -> list[str]:
 
 
 def _refilled(found: Summary, mixed: Sequence[RunRecord]) -> None:
-    found.add("a freed GPU until the next job, s, median (n)")
-    medians: dict[float, float] = {}
-    for share in sorted({run.share for run in mixed}):
-        all_of_it = [one for run in mixed if run.share == share for one in refills(run)]
-        if all_of_it:
-            medians[share] = median(one.seconds for one in all_of_it)
-            parts = [f"{_part(share)}: {medians[share]:.2f} ({len(all_of_it)})"]
+    found.add(
+        "a freed GPU until the next job, s, median; of it beyond Slurm's next pass through its "
+        "queue; left free by that pass (n)"
+    )
+    here = {
+        share: [one for run in mixed if run.share == share for one in refills(run)]
+        for share in sorted({run.share for run in mixed})
+    }
+    for share, some in here.items():
+        if some:
+            parts = [f"{_part(share)}: {_refill(some)}"]
             for which, name in ((True, "managed"), (False, "unmanaged")):
-                some = [one.seconds for one in all_of_it if one.managed == which]
-                if some:
-                    parts.append(f"by {name} {median(some):.2f} ({len(some)})")
+                if those := [one for one in some if one.managed == which]:
+                    parts.append(f"by {name} {_refill(those)}")
             found.add(f"  {', '.join(parts)}")
-    if 0.0 in medians:
-        for share, seconds in medians.items():
-            if seconds > medians[0.0] + REFILL_S:
-                found.broken.append(
-                    f"{_part(share)} managed: a freed GPU waits {seconds:.2f} s, plain "
-                    f"{medians[0.0]:.2f} s"
-                )
+    plain = here.pop(0.0, [])
+    for share, some in here.items():
+        if some and plain:
+            _compare_refills(found, _part(share), some, plain)
+
+
+def _refill(some: Sequence[Refill]) -> str:
+    return (
+        f"{median(one.seconds for one in some):.2f}; {median(one.beyond_s for one in some):.2f}; "
+        f"{_left_free(some):.0%} ({len(some)})"
+    )
+
+
+def _left_free(some: Sequence[Refill]) -> float:
+    return sum(one.left_free for one in some) / len(some)
+
+
+def _compare_refills(
+    found: Summary, name: str, some: Sequence[Refill], plain: Sequence[Refill]
+) -> None:
+    beyond_s = median(one.beyond_s for one in some)
+    usual_s = median(one.beyond_s for one in plain)
+    if beyond_s > usual_s + REFILL_S:
+        found.broken.append(
+            f"{name} managed: a freed GPU waits {beyond_s:.2f} s beyond Slurm's next pass, plain "
+            f"{usual_s:.2f} s"
+        )
+    of_both = _left_free([*some, *plain])
+    error = math.sqrt(of_both * (1 - of_both) * (1 / len(some) + 1 / len(plain)))
+    if _left_free(some) > _left_free(plain) + 2 * error:
+        found.broken.append(
+            f"{name} managed: Slurm's next pass leaves {_left_free(some):.0%} of the freed GPUs "
+            f"free, plain {_left_free(plain):.0%}; their difference has a standard error of "
+            f"{error:.0%}"
+        )
 
 
 def _types(found: Summary, mixed: Sequence[RunRecord]) -> None:

@@ -31,6 +31,8 @@ _LOGGED = re.compile(
     r"|(?P<end>_job_complete:|Requeuing)) JobId=(?P<job>\S+)(?P<rest>.*)$"
 )
 
+_PASS = re.compile(r"^\[(?P<at>[\d:.T-]+)\] debug:\s+sched: Running job scheduler", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class Logged:
@@ -55,6 +57,12 @@ def logged(text: str) -> list[Logged]:
         by = "main" if match["main"] else "backfill" if match["backfill"] else ""
         found.append(Logged(int(number[1]), datetime.fromisoformat(match["at"]).timestamp(), by))
     return found
+
+
+def passes(text: str) -> list[float]:
+    """When the main scheduler began to look through its queue, s since the epoch, by the text of
+    slurmctld's log. It logs that with ``SlurmctldDebug=debug``."""
+    return [datetime.fromisoformat(match["at"]).timestamp() for match in _PASS.finditer(text)]
 
 
 @dataclass
@@ -129,7 +137,8 @@ class Watch:
 
     def record(self, label: str, seed: int, share: float) -> RunRecord:
         """The run. Raises HadarError where the accounting database does not know all its ends."""
-        attempts = self._attempts()
+        log = (self.site.box.places.log / "slurmctld.log").read_text(errors="replace")
+        attempts = self._attempts(logged(log))
         load = sum(self._load) / max(1, len(self._load))
         nodes = {n: (types[0], len(types)) for n, types in LAYOUT.node_types().items()}
         inside = {group.prefix: group.names for group in LAYOUT.groups}
@@ -143,8 +152,9 @@ class Watch:
             for name in spec.names
         ]
         return RunRecord(
-            label, seed, share, nodes, partitions, tuple(jobs), tuple(self._looks), round(load, 2)
-        )
+            label, seed, share, nodes, partitions, tuple(jobs), tuple(self._looks), round(load, 2),
+            tuple(round(at_s - self.began, 3) for at_s in passes(log)),
+        )  # fmt: skip
 
     def _job(self, spec: Spec, managed: bool, name: str, attempts: Sequence[Attempt]) -> JobRecord:
         first = self._first.get(name, Waiting(name, 0, 0, 0.0, ()))
@@ -156,9 +166,7 @@ class Watch:
             state=self.ended.get(name, ""), attempts=tuple(attempts),
         )  # fmt: skip
 
-    def _attempts(self) -> dict[str, list[Attempt]]:
-        log = (self.site.box.places.log / "slurmctld.log").read_text(errors="replace")
-        known = logged(log)
+    def _attempts(self, known: Sequence[Logged]) -> dict[str, list[Attempt]]:
         end = time.monotonic() + 60
         while True:
             rows = self._accounted()

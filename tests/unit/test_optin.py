@@ -13,7 +13,7 @@ from benchmarks.optin.refill import refills
 from benchmarks.optin.runs import mixed
 from benchmarks.optin.table import summary
 from benchmarks.optin.training import speed
-from benchmarks.optin.watch import logged
+from benchmarks.optin.watch import logged, passes
 from benchmarks.optin.workload import SLEEP, TRAINING, draw, speeds
 
 NODES = {"v1": ("v100", 2), "k1": ("k80", 2)}
@@ -59,8 +59,10 @@ def waits(one, eligible_s=0.0, priority=None, partitions=None):
     )
 
 
-def run(jobs, looks=(), label="plain 1", share=0.0, seed=1):
-    return RunRecord(label, seed, share, NODES, PARTITIONS, tuple(jobs), tuple(looks))
+def run(jobs, looks=(), label="plain 1", share=0.0, seed=1, passes=()):
+    return RunRecord(
+        label, seed, share, NODES, PARTITIONS, tuple(jobs), tuple(looks), passes=tuple(passes)
+    )
 
 
 def overtaken(first, second, looks=None, others=()):
@@ -232,8 +234,55 @@ def test_a_start_refills_one_gpu_only():
     assert len(refills(run([*done, first], [Look(1.0, (waits(first),))]))) == 1
 
 
+@pytest.mark.parametrize(
+    "all_of_them, beyond_s",
+    [
+        ((5.0, 21.49, 24.5), 0.01),  # in the first pass after the end
+        ((5.0, 20.5, 21.49), 1.0),  # in the second
+        ((5.0, 20.05, 21.49), 0.01),  # slurmctld did not know at 20.05 s that the GPU was free
+        ((5.0, 24.5), 0.0),  # by backfill, before any
+    ],
+)
+def test_what_a_refill_takes_beyond_slurms_next_pass(all_of_them, beyond_s):
+    done = job("done", ran(0, 20, "v1"), number=0, priority=999)
+    first = job("first", ran(21.5, 30, "v1"), number=1)
+    (found,) = refills(run([done, first], [Look(1.0, (waits(first),))], passes=all_of_them))
+    assert found.seconds == 1.5 and found.beyond_s == pytest.approx(beyond_s)
+    assert found.left_free == (beyond_s == 1.0)
+
+
+def refilled(after_s, label="50%", share=0.5, pass_s=2.5):
+    """One GPU after another is freed and taken so many seconds later, each; Slurm's next pass is
+    ``pass_s`` after the end."""
+    jobs, looks, all_of_them = [], [], []
+    for turn, wait_s in enumerate(after_s):
+        at_s, node = 100.0 * turn, "v1"
+        next_ = job(f"next{turn}", ran(at_s + 50 + wait_s, at_s + 99, node))
+        jobs += [job(f"done{turn}", ran(at_s, at_s + 50, node)), next_]
+        looks.append(Look(at_s + 10, (waits(next_),)))
+        all_of_them.append(at_s + 50 + pass_s)
+    return run(jobs, looks, label, share, passes=all_of_them)
+
+
+def test_freed_gpus_are_compared_by_what_they_wait_beyond_slurms_next_pass():
+    """When that pass comes depends on how close together the events of a run are."""
+
+    plain = refilled([0.4] * 40, "plain 1", 0.0, pass_s=0.4)
+
+    def broken(*after_s):
+        return [one for one in summary([plain, refilled(after_s)]).broken if "pass" in one]
+
+    assert not broken(*[2.9] * 40)
+    waits_on, left = broken(*[3.5] * 40)
+    assert "waits 1.00 s beyond Slurm's next pass, plain 0.00 s" in waits_on
+    assert "leaves 100% of the freed GPUs free, plain 0%" in left
+    (left,) = broken(*[20.0] * 10, *[2.5] * 30)
+    assert "leaves 25% of the freed GPUs free, plain 0%" in left
+    assert not broken(20.0, *[2.5] * 39), "one GPU may be chance"
+
+
 def test_a_record_survives_its_json(tmp_path):
-    whole = run([FIRST, SECOND], [Look(1.0, (waits(FIRST),))], "100%", 1.0)
+    whole = run([FIRST, SECOND], [Look(1.0, (waits(FIRST),))], "100%", 1.0, passes=(1.5, 4.5))
     whole.write(tmp_path / "a.json")
     assert records.read(tmp_path / "a.json") == whole
     text = json.loads((tmp_path / "a.json").read_text())
@@ -251,6 +300,8 @@ LOG = """\
 [2026-11-23T15:11:40.700] sched/backfill: _start_job: Started JobId=288704 in gpu on k1
 [2026-11-23T15:11:41.700] backfill: Started JobId=288705 in gpu on k1
 [2026-11-23T15:11:42.700] _slurm_rpc_submit_batch_job: JobId=288706 InitPrio=2000 usec=464
+[2026-11-23T15:11:43.250] debug:  sched: Running job scheduler for default depth.
+[2026-11-23T15:11:46.250] debug:  sched: Running job scheduler for full queue.
 """
 
 
@@ -266,6 +317,8 @@ def test_starts_and_ends_are_read_from_slurms_log():
     ]
     assert found[1].at_s - found[0].at_s == pytest.approx(0.002, abs=1e-4)
     assert found[2].at_s - found[1].at_s == pytest.approx(3.108, abs=1e-4)
+    first, second = passes(LOG)
+    assert second - first == pytest.approx(3.0) and first - found[-1].at_s == pytest.approx(1.55)
 
 
 def test_a_seed_is_one_workload_and_a_larger_share_manages_the_same_jobs_and_more():
@@ -280,6 +333,16 @@ def test_a_seed_is_one_workload_and_a_larger_share_manages_the_same_jobs_and_mor
     assert not sets[0] and len(sets[3]) == 200
     assert sets[0] < sets[1] < sets[2] < sets[3]
     assert 0.35 < len(sets[2]) / 200 < 0.65
+
+
+def test_each_run_sends_the_jobs_of_its_first_moment_in_another_order():
+    specs = draw(1, 48, 3.0)
+    one, other = (
+        [spec for spec, _ in mixed(label, 1, 0.0, specs).sent] for label in ("plain 1", "plain 2")
+    )
+    first = len(specs) // 3
+    assert one[:first] != other[:first] and one[first:] == other[first:] == specs[first:]
+    assert {spec.name for spec in one[:first]} == {spec.name for spec in other[:first]}
 
 
 def test_a_time_limit_is_enough_on_the_slowest_type():
