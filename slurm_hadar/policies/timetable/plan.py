@@ -157,7 +157,7 @@ def efficient(options: Options) -> FloatArray:
     return seconds
 
 
-def thrift(work: TimeIndexedWork, waste: float) -> FloatArray:
+def thrift(work: TimeIndexedWork | Options, waste: float) -> FloatArray:
     """(J, O) run times without the counts that spend more than ``waste`` times the GPU-seconds of
     the job's best count in the pool.
 

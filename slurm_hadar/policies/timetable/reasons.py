@@ -118,8 +118,12 @@ class _Words:
         if self._doubt.unplanned[job]:
             unknown = bool(self._doubt.work[job])
             words += f"; {'its work is' if unknown else 'some of its speeds are'} not known, so "
-            words += "each further GPU counts for less than the last, and it counts for less the "
-            words += "more GPU time it has had" if unknown else "more work it has left"
+            words += "each further GPU counts for less than the last, and it counts "
+            if self.choice.longest is not None and self.choice.longest[job]:
+                words += "in full, as it decides when all the work ends"
+            else:
+                words += "for less the more "
+                words += "GPU time it has had" if unknown else "work it has left"
         if self._doubt.unplanned[job] and stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
             words += f"; after its restarts so far another place must be worth {more}"
