@@ -62,7 +62,7 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     ratio = np.ones(len(weight))
     if settings.fairness:
         ratio = finish_ratio(view, options, doubt) ** settings.fairness
-    given = GivenRound(view, floor, options, weight * ratio, settings, doubt, ratio)
+    given = GivenRound(view, floor, options, weight * ratio, settings, doubt, ratio, seen.relies)
     names = memory.pool_names(view, floor)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):

@@ -142,13 +142,19 @@ def test_who_has_had_more_waits_where_work_is_assumed() -> None:
         assert list(plan.placements) == [first], unknown
 
 
-@pytest.mark.parametrize("other_left, fast", [(1e4, "j0"), (1e6, "j1")])
-def test_who_decides_when_all_ends_counts_in_full(other_left: float, fast: str) -> None:
+@pytest.mark.parametrize(
+    "other_left, wrong, fast", [(1e4, 0.0, "j0"), (1e6, 0.0, "j1"), (1e4, 5.0, "j1")]
+)
+def test_who_decides_when_all_ends_counts_in_full(
+    other_left: float, wrong: float, fast: str
+) -> None:
     # The fast GPU was not tried. The first has ten times the work of the second; the third, which
-    # cannot have the fast GPU, ends before both or after both.
+    # cannot have the fast GPU, ends before both or after both. Of 20 jobs that ended some had
+    # declared wrong work.
     jobs = jobs_of([[[4.0], [1.0]]] * 2 + [[[0.0], [1.0]]], left=[1e5, 1e4, other_left])
     jobs = _with(replace(jobs, known=np.array([[[False], [True]]] * 3)))
-    plan, _ = decide(view_of(nodes_of([[1, 0], [0, 5]]), jobs), {})
+    past = {"now": NOW - 1.0, "jobs": {}, "measured": {}, "ended": 20.0, "wrong": wrong}
+    plan, _ = decide(view_of(nodes_of([[1, 0], [0, 5]]), jobs), {"speeds": past})
     assert [id_ for id_, p in plan.placements.items() if "fast" in p.gpus] == [fast]
     reason = plan.placements["j0"].reason
     assert ("it decides when all the work ends" in reason) == (fast == "j0")
