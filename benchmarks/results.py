@@ -52,7 +52,8 @@ SECTIONS = (
         "One setting for all traces. Aims on trace_480: a mean job time of at most 42 h and a "
         "makespan of at most 275 h at once; trace_120: 19.5 h and 166 h. Bounds are of linear "
         "programmes: no schedule is better. Below: traces drawn anew, wrong speeds and wrong work, "
-        "and elastic counts (aims: 39 h and 270 h).",
+        "and elastic counts (aims: 39 h and 270 h). The rows noise and bootstrap are older than "
+        "the moves to idle GPUs.",
         "python -m benchmarks.own_policy",
     ),
     Section(
@@ -62,7 +63,8 @@ SECTIONS = (
         "on the fewest GPUs only. With all speeds known beforehand (without `--learn`): 6.34 h and "
         "a makespan of 44.34 h. Before untried counts were grown into step by step and valued for "
         "what a trial may teach: 7.68 h and 72 h. The true speeds are outside of the form that is "
-        "fitted: one training is 12 times as fast on 8 GPUs as on 1.",
+        "fitted: one training is 12 times as fast on 8 GPUs as on 1. The seconds are of a busy "
+        "machine.",
         "hadar simulate jobs mixed_60 --cluster v100=8,p100=8,k80=8 --elastic --learn "
         "--policy timetable",
     ),
@@ -242,8 +244,10 @@ SECTIONS = (
         "expected of every trace. The second table has the spread of 15 simulations, and when "
         "95% of the work is done. Slurm's batch_sched_delay is 0 in these runs, since its 3 s "
         "would be a minute. Jobs that differ by more run on another type: 17 to 34 of 90 start "
-        "on one. Under timetable and gavel_las the last job, an lm, stays on a k80 while faster "
-        "GPUs are free, live and simulated: neither policy moves it. At this load on two cores "
+        "on one. The runs are older than the moves to idle GPUs "
+        "([why](decisions/last-jobs-on-slow-gpus.md)): under timetable and gavel_las the last "
+        "job, an lm, stays on a k80 while faster GPUs are free, live and simulated. In the "
+        "simulator they now end after 243 and 246 s. At this load on two cores "
         "hbatch needs up to 4 s to submit the 31 jobs of the first moment, the simulator none. "
         "The two plain runs are older than the others by one change, of hbatch, which they do "
         "not use.",

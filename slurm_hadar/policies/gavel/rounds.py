@@ -217,7 +217,7 @@ def _choose(
             left[kind] -= count
     gpus = problem.gpus.tolist()
     least = min(gpus, default=1)
-    for kind in range(len(view.types)):
+    for kind in _fastest_first(problem.rate):
         free = left[kind]
         order = np.lexsort((-ledger.share[:, kind], -ledger.deficit[:, kind], -priority[:, kind]))
         order = order[able[order, kind]]
@@ -228,6 +228,15 @@ def _choose(
                 chosen[job] = kind
                 free -= gpus[job]
     return chosen, priority
+
+
+def _fastest_first(rate: FloatArray) -> list[int]:
+    """The types by the jobs' speed, as Gavel's code lists them: what is left over of one goes to
+    any job that has no place yet, so with a slow type first a job would stay there beside faster
+    GPUs that are idle."""
+    best = rate.max(axis=1, initial=0.0, keepdims=True)
+    speed = (rate / np.where(best > 0, best, 1.0)).sum(axis=0)
+    return [int(kind) for kind in np.argsort(-speed, kind="stable")]
 
 
 def _plan(

@@ -13,7 +13,7 @@ from slurm_hadar.policies.timetable.doubt import (
     need_factor,
     restart_factor,
 )
-from slurm_hadar.policies.timetable.plan import Timetable, respond
+from slurm_hadar.policies.timetable.plan import Timetable, respond, thrift
 from slurm_hadar.policies.timetable.round_input import GivenRound
 from slurm_hadar.policies.timetable.work import Options
 from slurm_hadar.solvers.gang_assignment import assign
@@ -48,6 +48,8 @@ class RoundChoice:
     price: FloatArray
     gives_way: BoolArray | None = None
     """(J,) which jobs may change nodes so that a gang gets one; None: none has to."""
+    longest: BoolArray | None = None
+    """(J,) jobs without a plan that decide when all the work ends; None: it is not looked at."""
 
 
 def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoice:
@@ -75,8 +77,10 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     follow = settings.follow * np.where(doubt.unplanned, 0.0, 1.0)[:, None] * share
     speed = concave(options, power)
     lost = gain * (speed - concave(options, power, move_part))
+    longest = _longest(given, table, elapsed)
+    need = np.where(longest, 1.0, need_factor(given.view, options, doubt))
     # A restart costs the same GPU time whatever the job counts for.
-    value = gain * speed * need_factor(given.view, options, doubt)[:, None] - lost
+    value = gain * speed * need[:, None] - lost
     value = np.where(gain > 0, np.maximum(value, 1e-12), 0.0) * (1.0 + follow)
     gain *= speed
     # What counts that were not tried may well do has gone into the tightness; of jobs without a
@@ -92,7 +96,20 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     _none_stops(given, value)
     option = options.now if kept else _assigned(options, value)
     easy = restart_factor(given.view) >= _EASY if doubt.job.any() else None
-    return RoundChoice(option, value, gain, share, critical, price, easy)
+    return RoundChoice(option, value, gain, share, critical, price, easy, longest)
+
+
+def _longest(given: GivenRound, table: Timetable, elapsed: float) -> BoolArray:
+    """(J,) jobs without a plan whose declared work alone takes as long as all the work together, on
+    counts that waste no GPUs: what such a job loses to others the end of all the work loses too.
+    None where declarations were often wrong."""
+    declared = given.doubt.unplanned & ~given.doubt.work & given.relies
+    if not declared.any():
+        return declared
+    own = thrift(given.options, given.settings.waste).min(axis=1)
+    least = max(table.least_s - elapsed, 1.0)
+    found: BoolArray = declared & np.isfinite(own) & (own >= _ALONE * least)
+    return found
 
 
 def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:

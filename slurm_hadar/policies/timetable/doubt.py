@@ -12,7 +12,7 @@ together need no more than half of the GPUs, over those with a count or type tha
 
 - the next restart is judged by those before and not by the time over which it would pay;
 - more speed counts for less the faster the job is, and the more GPU time it still needs or, where
-  the work is an assumption, has had;
+  the work is an assumption, has had; a need that decides when all the work ends counts in full;
 - no job is stopped for others to have more while there is a GPU for each;
 - none goes before another by the need or the time that the plan has for it.
 

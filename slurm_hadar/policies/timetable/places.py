@@ -15,11 +15,13 @@ from slurm_hadar.policies.timetable.work import Options
 
 @dataclass
 class PlacedJobs:
-    """``parts``: where the jobs run. ``short``: why those who were chosen have no place."""
+    """``parts``: where the jobs run. ``short``: why those who were chosen have no place.
+    ``onto_idle``: the option of jobs that move onto GPUs that no choice needs."""
 
     room: FreeCapacity
     parts: dict[int, Allocation] = field(default_factory=dict)
     short: dict[int, str] = field(default_factory=dict)
+    onto_idle: dict[int, int] = field(default_factory=dict)
 
 
 def place(

@@ -17,7 +17,6 @@ from slurm_hadar.solvers.time_indexed import Fluid, TimeIndexedWork, shortest, t
 
 _FAR = 1.25
 """A deadline this many times too far is given up for a nearer one."""
-_RARELY = 0.1
 _WINDOW = 1.25
 """Buckets are kept until this many times the interval between two timetables."""
 
@@ -61,7 +60,7 @@ def solve(given: GivenRound, seen: ObservedRates, deadline: float) -> Timetable:
     work = _work(options, weight, group)
     thrifty = replace(work, seconds=thrift(work, settings.waste))
     least = shortest(thrifty)[0]
-    if seen.wrong > _RARELY:
+    if not seen.relies:
         least = (1.0 - seen.wrong) * least + seen.wrong * shortest(thrifty, alone=False)[0]
     least = max(least, 1.0)
     # A horizon of guessed work and guessed speeds cannot be kept to the hour.
@@ -157,7 +156,7 @@ def efficient(options: Options) -> FloatArray:
     return seconds
 
 
-def thrift(work: TimeIndexedWork, waste: float) -> FloatArray:
+def thrift(work: TimeIndexedWork | Options, waste: float) -> FloatArray:
     """(J, O) run times without the counts that spend more than ``waste`` times the GPU-seconds of
     the job's best count in the pool.
 

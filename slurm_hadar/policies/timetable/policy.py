@@ -11,6 +11,8 @@ that decide the makespan, elastic counts where the table has them, moves only wh
   the job's work is worth per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
 - Between choices no job moves; a move must be worth several times its restart.
+- GPUs that no choice needs go to running jobs that end sooner there, restart and all
+  (``idle_gpus.py``).
 - Where fairness is an objective (``fairness.py``), users who are behind count for more.
 - Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step.
 - Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
@@ -28,6 +30,7 @@ from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
 from slurm_hadar.policies.timetable.doubt import doubt_of, hopeful
 from slurm_hadar.policies.timetable.fairness import finish_ratio
+from slurm_hadar.policies.timetable.idle_gpus import move_onto_idle
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import tell
@@ -59,7 +62,7 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     ratio = np.ones(len(weight))
     if settings.fairness:
         ratio = finish_ratio(view, options, doubt) ** settings.fairness
-    given = GivenRound(view, floor, options, weight * ratio, settings, doubt, ratio)
+    given = GivenRound(view, floor, options, weight * ratio, settings, doubt, ratio, seen.relies)
     names = memory.pool_names(view, floor)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
@@ -70,9 +73,12 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     kept = not doubt.job.any() and memory.unchanged(past, view, options, settings)
     choice = choose(given, past.table, kept)
     places = place(view, floor, options, choice)
+    if not kept:
+        move_onto_idle(given, choice.gain, places)
     plan = tell(given, choice, places, past.table)
     if not kept:
-        laid = {jobs.ids[job]: int(choice.option[job]) for job in places.parts}
+        chosen = {job: int(choice.option[job]) for job in places.parts} | places.onto_idle
+        laid = {jobs.ids[job]: option for job, option in chosen.items()}
         past = memory.TimetableState(past.table, laid, jobs.ids, view.now)
     return plan, remember(memory.keep(past, names), seen)
 

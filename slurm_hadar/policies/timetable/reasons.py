@@ -12,7 +12,7 @@ from slurm_hadar.policies.allocation import (
     nodes_text,
     placement_of,
 )
-from slurm_hadar.policies.ends import UNKNOWN, ends, ends_here, time_left
+from slurm_hadar.policies.ends import UNKNOWN, ends, ends_here, moves, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
@@ -27,22 +27,24 @@ _MUCH = 0.9
 
 def tell(given: GivenRound, choice: RoundChoice, places: PlacedJobs, table: Timetable) -> Plan:
     """The plan, each placement and each wait with its reason."""
-    view, words = given.view, _Words(given, choice, table)
+    view, words = given.view, _Words(given, choice, table, places)
     placements = {view.jobs.ids[job]: words.placement(job, p) for job, p in places.parts.items()}
     waiting = {
         id_: words.waits(job, places.short.get(job, ""))
         for job, id_ in enumerate(view.jobs.ids)
         if id_ not in placements
     }
-    return Plan(placements, waiting, words.notes(places))
+    return Plan(placements, waiting, words.notes())
 
 
 class _Words:
-    def __init__(self, given: GivenRound, choice: RoundChoice, table: Timetable) -> None:
+    def __init__(
+        self, given: GivenRound, choice: RoundChoice, table: Timetable, places: PlacedJobs
+    ) -> None:
         self.view, self.floor, self.options = given.view, given.floor, given.options
         self.choice, self.table = choice, table
         self._doubt, self._restart = given.doubt, restart_factor(given.view)
-        self._ratio = given.ratio
+        self._ratio, self._places = given.ratio, places
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
@@ -89,6 +91,9 @@ class _Words:
         was = int(self.options.now[job])
         if was == at and not stays:
             words += "; it changes nodes, so that a gang that is larger gets one of its own"
+        elif not stays and job in self._places.onto_idle:
+            here_s, there_s = self.options.seconds[job, [was, at]].tolist()
+            words += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
         elif not stays and was >= 0:
             words += f"; it moves from {self._name(was)}, worth {self.choice.gain[job, was]:.3g} h"
         elif not stays and was == -1:
@@ -113,8 +118,12 @@ class _Words:
         if self._doubt.unplanned[job]:
             unknown = bool(self._doubt.work[job])
             words += f"; {'its work is' if unknown else 'some of its speeds are'} not known, so "
-            words += "each further GPU counts for less than the last, and it counts for less the "
-            words += "more GPU time it has had" if unknown else "more work it has left"
+            words += "each further GPU counts for less than the last, and it counts "
+            if self.choice.longest is not None and self.choice.longest[job]:
+                words += "in full, as it decides when all the work ends"
+            else:
+                words += "for less the more "
+                words += "GPU time it has had" if unknown else "work it has left"
         if self._doubt.unplanned[job] and stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
             words += f"; after its restarts so far another place must be worth {more}"
@@ -152,7 +161,7 @@ class _Words:
         kind = self.floor.pool_type[int(self.options.pool[option])]
         return f"{int(self.options.gpus[option])} x {self.view.types[kind]}"
 
-    def notes(self, places: PlacedJobs) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         table, floor = self.table, self.floor
         left = max(0.0, table.deadline_s - self.view.now)
         notes = [
@@ -161,7 +170,7 @@ class _Words:
         ]
         for pool, kind in enumerate(floor.pool_type):
             notes.append(
-                f"{self.view.types[kind]}: {max(0, places.room.left[pool])} of "
+                f"{self.view.types[kind]}: {max(0, self._places.room.left[pool])} of "
                 f"{int(self.options.capacity[pool])} GPUs stay free, an hour of one costs "
                 f"{self.choice.price[pool]:.3g} h of waiting"
             )

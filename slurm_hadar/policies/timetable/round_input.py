@@ -12,7 +12,8 @@ from slurm_hadar.policies.timetable.work import Options
 @dataclass(frozen=True)
 class GivenRound:
     """``weight`` (J,): of the view's jobs, above 0, times ``ratio`` (J,), which is what finish-time
-    fairness has the jobs count for, 1 where it is no objective."""
+    fairness has the jobs count for, 1 where it is no objective. ``relies``: whether the work that
+    jobs declared so far was rarely wrong."""
 
     view: View
     floor: ResourcePools
@@ -21,3 +22,4 @@ class GivenRound:
     settings: TimetableOptions
     doubt: Doubt
     ratio: FloatArray
+    relies: bool

@@ -16,6 +16,8 @@ _KEY = "speeds"
 _FEW = 10.0
 _FADES = 0.98
 """What ended long ago counts less, by this factor per job that ended since."""
+_RARELY = 0.1
+"""Part of the declared works that may be wrong while they are relied on."""
 _OFF = 0.1
 """Part of the declared work by which a job may miss it."""
 
@@ -31,6 +33,11 @@ class ObservedRates:
     guessed: FloatArray
     wrong: float
     memory: dict[str, object]
+
+    @property
+    def relies(self) -> bool:
+        """Whether declared work was rarely wrong."""
+        return self.wrong <= _RARELY
 
 
 def learn(view: View, state: State) -> ObservedRates:

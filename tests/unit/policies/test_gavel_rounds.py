@@ -184,6 +184,12 @@ def test_who_stays_on_a_type_stays_on_his_node() -> None:
     assert plan.placements["j0"].nodes == {"n0": {"fast": 1}}
 
 
+def test_the_last_job_leaves_a_slow_type_that_comes_first_for_a_faster_one() -> None:
+    jobs = jobs_of([[[1.0], [4.0]]], held=[(0, 0, 0, 1)])
+    plan, _ = policies.get("gavel_las")(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})
+    assert dict(plan.placements["j0"].gpus) == {"middle": 1}
+
+
 def test_tiresias_serves_least_attained_first_and_preempts() -> None:
     jobs = jobs_of(
         [[[1.0]]] * 3, attained=[9_000.0, 100.0, 5_000.0], held=[(0, 0, 0, 1)], arrival_s=[1, 2, 3]

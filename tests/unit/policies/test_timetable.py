@@ -152,6 +152,38 @@ def test_nobody_moves_for_less_than_the_restart_costs() -> None:
         assert dict(plan.placements["j0"].gpus) == {kind: 1}
 
 
+@pytest.mark.parametrize("left_s, kind", [(70.0, "middle"), (100.0, "fast")])
+def test_the_last_job_moves_to_an_idle_faster_gpu_where_that_saves_two_restarts(
+    left_s: float, kind: str
+) -> None:
+    # It would be there after a quarter of the time; two restarts take 60 s.
+    jobs = jobs_of([[[4.0], [1.0]]], held=[(0, 1, 1, 1)], left=left_s, restart_s=30.0)
+    placement = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0].placements["j0"]
+    assert dict(placement.gpus) == {kind: 1}
+    assert ("no other job needs these GPUs" in placement.reason) == (kind == "fast")
+
+
+def test_of_two_jobs_the_one_that_saves_more_moves_to_the_idle_gpu() -> None:
+    held = [(0, 1, 1, 1), (1, 1, 1, 1)]
+    jobs = jobs_of([[[3.0], [1.0]], [[4.0], [1.0]]], held=held, left=100.0, restart_s=30.0)
+    view = view_of(nodes_of([[1, 0], [0, 2]]), jobs)
+    plan, state = decide(view, {})
+    kinds = {id_: list(placement.gpus) for id_, placement in plan.placements.items()}
+    assert kinds == {"j0": ["middle"], "j1": ["fast"]}
+    # It stays there, and the round after it is no new choice.
+    after = applied(view, plan, later_s=1.0)
+    again, later = decide(after, state)
+    assert places(after, again) == places(view, plan)
+    assert later["chosen_s"] == state["chosen_s"]
+
+
+def test_no_job_leaves_its_node_for_idle_gpus_that_are_apart() -> None:
+    jobs = jobs_of([[[0.0, 4.0], [0.0, 1.0]]], held=[(0, 2, 1, 2)], left=100.0, restart_s=30.0)
+    for nodes, kind in (([[2, 0], [0, 0], [0, 2]], "fast"), ([[1, 0], [1, 0], [0, 2]], "middle")):
+        view = view_of(nodes_of(nodes), replace(jobs, max_nodes=np.array([2])), (1, 2))
+        assert dict(decide(view, {})[0].placements["j0"].gpus) == {kind: 2}
+
+
 def test_elastic_jobs_take_what_is_idle_and_give_it_back() -> None:
     rate = [[[1.0, 1.9, 3.5]]]
     plan, _ = decide(view_of(nodes_of([[4]]), jobs_of(rate), counts=(1, 2, 4)), {})

@@ -142,6 +142,25 @@ def test_who_has_had_more_waits_where_work_is_assumed() -> None:
         assert list(plan.placements) == [first], unknown
 
 
+@pytest.mark.parametrize(
+    "other_left, wrong, fast", [(1e4, 0.0, "j0"), (1e6, 0.0, "j1"), (1e4, 5.0, "j1")]
+)
+def test_who_decides_when_all_ends_counts_in_full(
+    other_left: float, wrong: float, fast: str
+) -> None:
+    # The fast GPU was not tried. The first has ten times the work of the second; the third, which
+    # cannot have the fast GPU, ends before both or after both. Of 20 jobs that ended some had
+    # declared wrong work.
+    jobs = jobs_of([[[4.0], [1.0]]] * 2 + [[[0.0], [1.0]]], left=[1e5, 1e4, other_left])
+    jobs = _with(replace(jobs, known=np.array([[[False], [True]]] * 3)))
+    past = {"now": NOW - 1.0, "jobs": {}, "measured": {}, "ended": 20.0, "wrong": wrong}
+    plan, _ = decide(view_of(nodes_of([[1, 0], [0, 5]]), jobs), {"speeds": past})
+    assert [id_ for id_, p in plan.placements.items() if "fast" in p.gpus] == [fast]
+    reason = plan.placements["j0"].reason
+    assert ("it decides when all the work ends" in reason) == (fast == "j0")
+    assert ("for less the more work it has left" in reason) == (fast == "j1")
+
+
 def test_jobs_without_a_plan_are_worth_the_same_where_they_are_slowest() -> None:
     gain = np.array([[1.0, 4.0], [0.0, 6.0], [3.0, 5.0]])
     doubt = _doubt([False, True, False], [True, True, False])
@@ -165,7 +184,7 @@ def test_the_plan_decides_where_all_is_tried_or_the_cluster_is_full(
     found = doubt_of(view, floor, options_of(view, floor, jobs.rate, 0.0))
     assert found.unplanned.tolist() == [not plans] * 2 and not found.work.any()
     text = " ".join(p.reason for p in decide(view, {})[0].placements.values())
-    assert ("the more work it has left" in text) is not plans
+    assert ("each further GPU counts for less" in text) is not plans
 
 
 @pytest.mark.parametrize("left_s, kind", [(50.0, "middle"), (400.0, "middle"), (2_000.0, "fast")])

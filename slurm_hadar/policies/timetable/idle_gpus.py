@@ -1,0 +1,60 @@
+"""Running jobs that move onto GPUs which are idle otherwise."""
+
+from math import ceil
+
+import numpy as np
+
+from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.policies.timetable.places import PlacedJobs
+from slurm_hadar.policies.timetable.round_input import GivenRound
+
+_TRIALS = 64
+"""Moves that are tried in a round, so that thousands of jobs cost no more time."""
+
+
+def move_onto_idle(given: GivenRound, gain: FloatArray, places: PlacedJobs) -> None:
+    """Change ``places``: a job that stays moves where it ends sooner by more than
+    ``gain_over_cost`` restarts, the one that saves the most first. ``gain`` (J, O): above 0 where
+    the job may run. O(J x O) for each of a bounded number of moves.
+
+    The values of a choice let a restart pay over a part of the time left only, as GPUs change
+    hands. Those that are left when all places are found are wanted by no other job. A job without
+    a plan is left out: what another place would save it is a guess.
+    """
+    options, pool, gpus = given.options, given.options.pool, given.options.gpus
+    left = np.asarray(places.room.left)
+    if not (left > 0).any():
+        return
+    open_ = (options.now >= 0) & ~options.bound & ~given.doubt.unplanned
+    stays = [j for j in np.flatnonzero(open_).tolist() if places.parts.get(j) == options.held[j]]
+    jobs = np.asarray(stays, dtype=np.int64)
+    now = options.now[jobs]
+    cost = given.settings.gain_over_cost * given.view.jobs.restart_s[jobs]
+    saved = (options.seconds[jobs, now] - cost)[:, None] - options.seconds[jobs]
+    saved[gain[jobs] <= 0] = -np.inf
+    returned = np.where(pool == pool[now][:, None], gpus[now][:, None], 0)
+    for _ in range(_TRIALS):
+        saved[gpus - returned > np.asarray(places.room.left)[pool]] = -np.inf
+        if saved.max(initial=0.0) <= 0.0:
+            return
+        row, option = divmod(int(saved.argmax()), len(gpus))
+        moved = _moved(given, places, int(jobs[row]), option)
+        saved[row, slice(None) if moved else option] = -np.inf
+
+
+def _moved(given: GivenRound, places: PlacedJobs, job: int, option: int) -> bool:
+    """Whether nodes were found, then ``places`` has them: no more nodes per GPU than it has now, as
+    it may be slower far apart."""
+    options, room = given.options, places.room
+    need, before = options.needs[job], places.parts[job]
+    pool, gpus = int(options.pool[option]), int(options.gpus[option])
+    share = gpus / int(options.gpus[options.now[job]])
+    most = min(int(given.view.jobs.max_nodes[job]), ceil(len(before) * share))
+    room.give(before, need)
+    parts = room.one_node(pool, gpus, need)
+    if parts is None and most > 1:
+        parts = room.several_nodes((pool,), gpus, need, most)
+    room.take(parts or before, need)
+    if parts is not None:
+        places.parts[job], places.onto_idle[job] = parts, option
+    return parts is not None
