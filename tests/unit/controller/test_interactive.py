@@ -47,7 +47,7 @@ def test_who_is_interactive(name, batch, left):
 @pytest.fixture
 def controller(tmp_path, monkeypatch):
     cluster = SimpleNamespace(
-        traffic=Traffic(lambda: NOW), queries=Counter(), read_config=lambda: {}
+        traffic=Traffic(lambda: NOW), queries=Counter(), read_config=dict, read_topology=dict
     )
     with closing(Store.open(tmp_path / "state")) as store:
         found = Controller(SITE, cluster, store, RATES, 0, lambda: NOW)

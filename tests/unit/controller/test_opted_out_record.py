@@ -30,7 +30,11 @@ def test_the_record_of_an_opted_out_job_is_read_and_steers_nothing(tmp_path, mon
     shown = seen([here, ended, job("3")], nodes(), steering={}, slurm_version=(24, 11, 5))
     monkeypatch.setattr(observed, "read", lambda *_: shown)
     slurm = SimpleNamespace(
-        traffic=Traffic(lambda: NOW), queries=Counter(), read_config=dict, read_limits=lambda _: {}
+        traffic=Traffic(lambda: NOW),
+        queries=Counter(),
+        read_config=dict,
+        read_limits=lambda _: {},
+        read_topology=dict,
     )
     with closing(Store.open(tmp_path / "state")) as store:
         if rights == "operator":

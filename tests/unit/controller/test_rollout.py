@@ -79,7 +79,7 @@ def look_at(tmp_path, monkeypatch):
     """What a controller of that site sees of these jobs."""
     with closing(Store.open(tmp_path / "state")) as store:
         cluster = SimpleNamespace(
-            traffic=Traffic(lambda: NOW), queries=Counter(), read_config=lambda: {}
+            traffic=Traffic(lambda: NOW), queries=Counter(), read_config=dict, read_topology=dict
         )
         controller = Controller(SITE, cluster, store, RATES, 0, lambda: NOW)
 
