@@ -107,7 +107,8 @@ SECTIONS = (
         "Within Slurm's queue",
         "Slurm's own schedulers start the jobs, and hadar steers those that opted in, on a trace "
         "with a load of about 1.1. Share: of the gain that the policy has where it decides the "
-        "order itself. Aims: 86% of it, and no distribution of ends worse than that of plain Slurm "
+        "order itself, here hadar; for timetable, the default, see "
+        "[the decision](decisions/default-policy.md). Aims: 86% of it, and no distribution of ends worse than that of plain Slurm "
         "against itself (the row plain). The first is missed: 71% with exchange association, 82% "
         "with exchange all. Exchange association, which new sites get, meets the second at "
         "p50, p95 and the share of late jobs for managed jobs at 0% and 30% unmanaged ones; at 70% "
