@@ -43,7 +43,7 @@ class _Words:
         self.view, self.floor, self.options = given.view, given.floor, given.options
         self.choice, self.table = choice, table
         self._doubt, self._restart = given.doubt, restart_factor(given.view)
-        self._ratio = given.ratio
+        self._ratio, self._min_stay_s = given.ratio, given.settings.min_stay_s
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
@@ -67,12 +67,19 @@ class _Words:
         stays = options.held.get(job) == parts
         words = f"{'stays on' if stays else ''} {what} ({where})".strip()
         if options.bound[job] and stays:
-            words += "; it cannot be moved now"
+            words += self._bound(job)
         elif at < 0 or not np.isfinite(options.seconds[job, at]):
             words += f"; its speed on {view.types[kind_index]} is not known"
         else:
             words += self._why(job, at, stays)
         return replace(placed, tier=gang_tier(placed), reason=words)
+
+    def _bound(self, job: int) -> str:
+        jobs, stay_s = self.view.jobs, self._min_stay_s
+        if jobs.movable[job] and self.view.now - jobs.since_s[job] < stay_s:
+            span = f"{stay_s / 60:.0f} min" if stay_s >= 60 else f"{stay_s:.0f} s"
+            return f"; it came here less than {span} ago"
+        return "; it cannot be moved now"
 
     def _why(self, job: int, at: int, stays: bool) -> str:
         end = (ends_here if stays else ends)(self.view, job, float(self.options.seconds[job, at]))
