@@ -66,7 +66,7 @@ def left_out(
     names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
     if not waits and "Partition" not in was and names != list(declared.partitions):
         # Slurm shows the one in which it runs; the list is back once it is requeued.
-        names = declared_list(job.declaration or Declaration(), config) or now
+        names = list(declared_list(job.declaration or Declaration(), config) or now)
     if names == list(declared.partitions):
         return ""
     types = group_types(config)[",".join(declared.partitions)]
