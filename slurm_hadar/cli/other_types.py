@@ -61,9 +61,12 @@ def left_out(
     now = declared_list(declared, config)
     was = steered.was if steered else {}
     waits = job.state is JobState.PENDING
-    if "Partition" in sent or not now or (not waits and "Partition" not in was):
+    if "Partition" in sent or not now:
         return ""
     names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
+    if not waits and "Partition" not in was and names != list(declared.partitions):
+        # Slurm shows the one in which it runs; the list is back once it is requeued.
+        names = list(declared_list(job.declaration or Declaration(), config) or now)
     if names == list(declared.partitions):
         return ""
     types = group_types(config)[",".join(declared.partitions)]

@@ -180,7 +180,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
     why = (
         gpu_use.in_vain(seen, job.id),
         f"not steered: {job.outside}" if job.outside else "",
-        f"Slurm: {job.reason}" if waits else "",
+        f"Slurm: {job.reason}" if waits and not decided.endswith(f": {job.reason}") else "",
         decided,
     )
     return StatusRow(

@@ -14,6 +14,7 @@ from slurm_hadar.controller.snapshot.resource_request import ResourceRequest
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, View
+from slurm_hadar.reports import formats
 
 
 def has_shape(want: ResourceRequest) -> bool:
@@ -39,7 +40,8 @@ def shaped(plan: Plan, shown: Snapshot) -> Plan:
         placement = placements.pop(id_)
         want = shown.schedulable[id_].request
         nodes = _laid(placement, id_, shown, _left(placements, shown.view))
-        why = f"no {want.nodes} nodes with {placement.gpu_count // want.nodes} free GPUs each"
+        each = formats.counted(placement.gpu_count // want.nodes, "free GPU")
+        why = f"no {want.nodes} nodes with {each} each"
         if want.whole:
             why = f"too few whole nodes with {placement.gpu_count // want.nodes} GPUs each are free"
         if nodes:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.view import BoolArray
 from slurm_hadar.policies.allocation import (
     Allocation,
     gang_tier,
@@ -45,6 +46,7 @@ class _Words:
         self.choice, self.table = choice, table
         self._doubt, self._restart = given.doubt, restart_factor(given.view)
         self._ratio, self._places = given.ratio, places
+        self._min_stay_s = given.settings.min_stay_s
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
@@ -68,39 +70,48 @@ class _Words:
         stays = options.held.get(job) == parts
         words = f"{'stays on' if stays else ''} {what} ({where})".strip()
         if options.bound[job] and stays:
-            words += "; it cannot be moved now"
+            words += self._bound(job)
         elif at < 0 or not np.isfinite(options.seconds[job, at]):
             words += f"; its speed on {view.types[kind_index]} is not known"
         else:
             words += self._why(job, at, stays)
         return replace(placed, tier=gang_tier(placed), reason=words)
 
+    def _bound(self, job: int) -> str:
+        jobs, stay_s = self.view.jobs, self._min_stay_s
+        if jobs.movable[job] and self.view.now - jobs.since_s[job] < stay_s:
+            span = f"{stay_s / 60:.0f} min" if stay_s >= 60 else f"{stay_s:.0f} s"
+            return f"; it came here less than {span} ago"
+        return "; it cannot be moved now"
+
     def _why(self, job: int, at: int, stays: bool) -> str:
-        gain, price = float(self.choice.gain[job, at]), float(self._price[at])
         end = (ends_here if stays else ends)(self.view, job, float(self.options.seconds[job, at]))
-        words = (
-            f", {end}: an hour here is "
-            f"worth {gain:.3g} h of waiting, its GPUs cost the others {price:.3g} h"
-        )
+        words = f", {end}; {self._gain(job, at)}"
         if self.choice.critical[job]:
-            words += "; ahead of others, as it must run all the time to be ready by the horizon"
+            words += "; before others, as it must run all the time to end by the horizon"
         elif self.choice.share[job, at] > 0:
-            words += f"; the timetable has it here {100 * self.choice.share[job, at]:.0f}% of now"
+            words += f"; planned here for {100 * self.choice.share[job, at]:.0f}% of the time now"
         else:
-            words += "; it fills GPUs that the timetable's gangs leave"
+            words += "; the plan leaves these GPUs free for now"
         was = int(self.options.now[job])
-        if was == at and not stays:
-            words += "; it changes nodes, so that a gang that is larger gets one of its own"
-        elif not stays and job in self._places.onto_idle:
+        if was == at and stays:
+            words += self._stays(job, at)
+        elif was == at:
+            words += "; it changes nodes, so that a job with more GPUs gets one of its own"
+        elif job in self._places.onto_idle:
             here_s, there_s = self.options.seconds[job, [was, at]].tolist()
             words += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
-        elif not stays and was >= 0:
-            words += f"; it moves from {self._name(was)}, worth {self.choice.gain[job, was]:.3g} h"
-        elif not stays and was == -1:
+        elif was >= 0:
+            words += f"; it moves from {self._name(was)}, value {self.choice.gain[job, was]:.3g}"
+        elif was == -1:
             words += self._instead(job, at)
         return (
             words + self._fairly(job) + (self._doubts(job, stays) if self._doubt.job[job] else "")
         )
+
+    def _gain(self, job: int, at: int) -> str:
+        value, price = float(self.choice.gain[job, at]), float(self._price[at])
+        return f"gain {value - price:.3g} = value {value:.3g} - price {price:.3g}"
 
     def _fairly(self, job: int) -> str:
         """What finish-time fairness makes of the job's weight."""
@@ -125,20 +136,40 @@ class _Words:
                 words += "for less the more "
                 words += "GPU time it has had" if unknown else "work it has left"
         if self._doubt.unplanned[job] and stays and left < _MUCH:
-            more = f"{1.0 / left:.1f} times as much" if left > 0 else "more than any is"
-            words += f"; after its restarts so far another place must be worth {more}"
+            more = f"{1.0 / left:.1f} times the value" if left > 0 else "more value than any has"
+            words += f"; {self._restarts(job)} another placement needs {more}"
+        return words
+
+    def _restarts(self, job: int) -> str:
+        prospects = self.view.jobs.prospects
+        number = int(prospects.restarts[job]) if prospects is not None else 0
+        cost = f"a restart of {self.view.jobs.restart_s[job]:.0f} s"
+        if number == 0:
+            return f"so soon after its submission, and for {cost},"
+        return f"after {number} restart{'s' if number > 1 else ''} so far, and for {cost},"
+
+    def _best_other(self, job: int, at: int, among: BoolArray) -> int | None:
+        likes = self._likes[job]
+        others = np.flatnonzero(np.isfinite(likes) & among & (np.arange(len(likes)) != at))
+        return int(others[likes[others].argmax()]) if len(others) else None
+
+    def _stays(self, job: int, at: int) -> str:
+        """Of the placements where it would run faster, the best."""
+        faster = self.choice.gain[job] > self.choice.gain[job, at]
+        other = self._best_other(job, at, faster)
+        if other is None:
+            return "; no other placement has more value for it"
+        words = f"; next best {self._name(other)}: {self._gain(job, other)}"
+        if self._likes[job, other] > self._likes[job, at]:
+            cost = f"a restart of {self.view.jobs.restart_s[job]:.0f} s"
+            words += f", but taken or not worth {cost}"
         return words
 
     def _instead(self, job: int, at: int) -> str:
-        likes = self._likes[job]
-        others = np.flatnonzero(np.isfinite(likes) & (np.arange(len(likes)) != at))
-        if not len(others):
+        other = self._best_other(job, at, np.ones(len(self._likes[job]), dtype=np.bool_))
+        if other is None:
             return "; no other GPU type or count is open to it"
-        other = int(others[likes[others].argmax()])
-        return (
-            f"; next best {self._name(other)}: worth {self.choice.gain[job, other]:.3g} h, "
-            f"cost {self._price[other]:.3g} h"
-        )
+        return f"; next best {self._name(other)}: {self._gain(job, other)}"
 
     def waits(self, job: int, short: str) -> str:
         if not np.isfinite(self.options.seconds[job]).any():
@@ -147,12 +178,11 @@ class _Words:
         name = self._name(best)
         if short:
             return f"chosen for {name}, but short of {short}"
-        gain, price = float(self.choice.gain[job, best]), float(self._price[best])
         stopped = "stopped for jobs that gain more; " if job in self.options.held else ""
-        if gain <= price:
-            why = f"{name} suits it best, worth {gain:.3g} h per hour, but costs {price:.3g} h"
-        else:
-            why = f"{name} would pay, worth {gain:.3g} h per hour, but gangs that gain more fill it"
+        # No more than its price: others make better use of these GPUs.
+        pays = self.choice.gain[job, best] > self._price[best]
+        why = "jobs that gain more fill it" if pays else "other jobs gain more from it"
+        why = f"best for it: {name}, {self._gain(job, best)}, but {why}"
         left = time_left(self.view, job, float(self.options.seconds[job, best]))
         end = f"it would end in {left}" if left else UNKNOWN
         return f"{stopped}{why}; {end}{self._fairly(job)}"
@@ -165,14 +195,14 @@ class _Words:
         table, floor = self.table, self.floor
         left = max(0.0, table.deadline_s - self.view.now)
         notes = [
-            f"timetable to a horizon in {_time(left)}; all work could be done at the earliest in "
-            f"{_time(max(0.0, table.start_s + table.least_s - self.view.now))}"
+            f"planned to a horizon in {_time(left)}; all present work could end in "
+            f"{_time(max(0.0, table.start_s + table.least_s - self.view.now))} at the earliest"
         ]
         for pool, kind in enumerate(floor.pool_type):
             notes.append(
                 f"{self.view.types[kind]}: {max(0, self._places.room.left[pool])} of "
-                f"{int(self.options.capacity[pool])} GPUs stay free, an hour of one costs "
-                f"{self.choice.price[pool]:.3g} h of waiting"
+                f"{int(self.options.capacity[pool])} GPUs stay free, price "
+                f"{self.choice.price[pool]:.3g} per GPU"
             )
         return tuple(notes)
 

@@ -12,12 +12,18 @@ from slurm_hadar.policies.network.compose import farther
 _EXACT = 0.02
 """An estimate that is off by less is left alone."""
 _PLAUSIBLE = 8.0
+_SPAN_S = 300.0
+"""A speed is measured over so long at least: a site's jobs report every few seconds, so over one
+tick the work done may look half or twice as much as it is."""
 _KEY = "speeds"
 _FEW = 10.0
 _FADES = 0.98
 """What ended long ago counts less, by this factor per job that ended since."""
 _RARELY = 0.1
 """Part of the declared works that may be wrong while they are relied on."""
+_NEVER = (0.0, -1.0, 0.0, 0.0, -np.inf, 0.0)
+"""Of a job that was not seen before: as in ``memory``, from when its speed is measured and what was
+left then at the end."""
 _OFF = 0.1
 """Part of the declared work by which a job may miss it."""
 
@@ -41,7 +47,8 @@ class ObservedRates:
 
 
 def learn(view: View, state: State) -> ObservedRates:
-    """Compare the work left with that of the last round, for jobs that ran all the time between.
+    """Compare the work left with that of a round :data:`_SPAN_S` ago or more, for jobs that ran all
+    the time between.
 
     A speed counts for its own type and count only: errors of other pairs are not known to be alike.
     One of a job that runs farther apart than need be tells of its place, not of type and count.
@@ -52,22 +59,23 @@ def learn(view: View, state: State) -> ObservedRates:
     rate = jobs.rate
     place = _places(view)
     ended, wrong = 0.0, 0.0
+    began: dict[int, tuple[float, float]] = {}
     if past:
         ended, wrong = _ended(view, past)
         old = cast(Mapping[str, dict[str, float]], past["measured"])
         before = cast(Mapping[str, list[float]], past["jobs"])
-        then = float(past["now"])
         measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
-        steady = np.flatnonzero(
-            (place >= 0) & (jobs.since_s + jobs.restart_s <= then) & ~farther(view)
-        )
-        for job in steady.tolist():
+        apart = farther(view)
+        for job in np.flatnonzero((place >= 0) & ~apart).tolist():
             id_ = jobs.ids[job]
-            left, where, _, _ = before.get(id_, (0.0, -1.0, 0.0, 0.0))
-            if where != place[job] or view.now <= then:
+            _, where, _, _, since, then = (*before.get(id_, ()), *_NEVER)[:6]
+            if where != place[job] or jobs.since_s[job] + jobs.restart_s[job] > since:
+                continue
+            if view.now - since < _SPAN_S:
+                began[job] = since, then
                 continue
             told = float(jobs.rate[job].flat[place[job]])
-            speed = (left - float(jobs.left[job])) / (view.now - then)
+            speed = (then - float(jobs.left[job])) / (view.now - since)
             near_end = jobs.left[job] <= max(1.0, 1e-3 * float(jobs.total[job]))
             if near_end or not told / _PLAUSIBLE < speed < told * _PLAUSIBLE:
                 continue
@@ -85,7 +93,7 @@ def learn(view: View, state: State) -> ObservedRates:
     kept = {
         jobs.ids[job]: [
             float(jobs.left[job]), float(place[job]), float(jobs.total[job]),
-            float(flat[job, place[job]]),
+            float(flat[job, place[job]]), *began.get(job, (view.now, float(jobs.left[job]))),
         ]
         for job in running
     }  # fmt: skip
@@ -109,7 +117,7 @@ def _ended(view: View, past: Mapping[str, Any]) -> tuple[float, float]:
     ended, wrong = float(past["ended"]), float(past["wrong"])
     here = set(view.jobs.ids)
     passed = max(view.now - float(past["now"]), 0.0)
-    for id_, (left, _, total, speed) in past["jobs"].items():
+    for id_, (left, _, total, speed, *_) in past["jobs"].items():
         if id_ in here or not 0.0 < total < np.inf:
             continue
         much = left - speed * passed > _OFF * total

@@ -39,6 +39,9 @@ def test_status_names_slurms_own_reason_while_a_job_waits():
     shown = seen([waits, runs])
     assert row_of(waits, shown, decided).reason == "Slurm: Resources; no GPU is free"
     assert row_of(waits, shown, None).reason == "Slurm: Resources"
+    limit = replace(waits, reason="JobArrayTaskLimit")
+    kept = replace(decided, reason="Slurm keeps it waiting: JobArrayTaskLimit")
+    assert row_of(limit, shown, kept).reason == kept.reason
     assert row_of(replace(runs, reason="x"), shown, decided).reason == "no GPU is free"
 
 

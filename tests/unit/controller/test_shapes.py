@@ -243,6 +243,12 @@ def test_a_shape_for_which_nothing_is_left_is_not_carried_out():
     keep = {one.id: Placement({"v100": 3}, one.gpus, reason="stays") for one in others}
     plan = shapes.shaped(dictate(waits.view, {"1": out, **keep}), waits)
     assert "1" not in plan.placements and "2 nodes with 4 free GPUs" in plan.waiting["1"]
+    full = [running(str(n), {name: {KINDS[name[0]]: GPUS[name]}}) for n, name in enumerate(GPUS, 7)]
+    waits_for_one = look(seen([several(each=1), *full], busy(*full)))
+    little = {"1": Placement({"v100": 2}, {"v3": {"v100": 2}}, reason="so")}
+    every = {one.id: Placement(one.gpus[one.nodes[0]], one.gpus, reason="stays") for one in full}
+    plan = shapes.shaped(dictate(waits_for_one.view, {**little, **every}), waits_for_one)
+    assert plan.waiting["1"] == "no 2 nodes with 1 free GPU each"
     here = runs(several(), ["p1", "p2"])
     stays = look(seen([here, *others], busy(here, *others)))
     placement = shapes.shaped(dictate(stays.view, {"1": out, **keep}), stays).placements["1"]

@@ -114,6 +114,14 @@ def test_a_declared_type_that_the_list_leaves_out_is_said(one, steered, says):
     assert left_out(one, BOTH, SITE, steered, ("Partition",)) == ""
 
 
+def test_of_a_running_job_the_list_is_that_of_its_former_types():
+    # Slurm shows the partition in which it runs, and gives its list back when it is requeued.
+    one = job(replace(BOTH, types=("v100",)), JobState.RUNNING, partitions=("volta",))
+    said = left_out(one, BOTH, SITE, Steering(), ())
+    assert said.startswith("its list of partitions stays volta, without k80; once it waits again")
+    assert left_out(replace(one, partitions=("gpu",)), BOTH, SITE, None, ()) == ""
+
+
 @pytest.mark.parametrize(
     ("state", "features", "steered"),
     [

@@ -1,6 +1,7 @@
 """The timetable policy: its plans are valid and settle, its memory is plain, its numbers hold."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.timetable.plan import classes
 from slurm_hadar.policies.timetable.policy import decide
-from slurm_hadar.policies.timetable.speeds import learn
+from slurm_hadar.policies.timetable.speeds import learn, remember
 from slurm_hadar.solvers.gang_assignment import assign
 from slurm_hadar.solvers.lower_bounds import bounds
 from slurm_hadar.solvers.time_indexed import TimeIndexedWork
@@ -135,7 +136,7 @@ def test_the_short_one_first_unless_the_long_one_has_no_slack() -> None:
     one = nodes_of([[1]])
     plan, _ = decide(view_of(one, jobs_of(rate, left=[9e4, 1e4, 5e4])), {})
     assert set(plan.placements) == {"j1"}
-    assert "costs" in plan.waiting["j0"]
+    assert "other jobs gain more from it" in plan.waiting["j0"]
     # Two GPUs, and a job that needs one of them all the time: the short ones share the other.
     long = jobs_of([[[1.0]]] * 9, left=[8e4] + [1e4] * 8)
     plan, _ = decide(view_of(nodes_of([[2]]), long, options={"stretch": 1.0, "keep": 1.0}), {})
@@ -253,6 +254,26 @@ def test_a_speed_that_was_told_wrong_is_measured() -> None:
     assert dict(second.placements["j0"].gpus) == {"middle": 1}
 
 
+def test_a_speed_is_measured_over_minutes_not_over_a_tick() -> None:
+    # Reports come every 10 s, ticks every 5 s: over one tick a job does nothing, or twice as much.
+    jobs = jobs_of([[[1.0], [0.6]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=9e4, total=9e4)
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
+    state: Mapping[str, object] = {}
+    for tick in range(70):
+        done = 10.0 * ((tick + 1) // 2)
+        now = replace(view, now=view.now + 5.0 * tick, jobs=replace(jobs, left=jobs.left - done))
+        seen = learn(now, state)
+        assert seen.rate[0, 0, 0] == pytest.approx(1.0, abs=0.04)
+        state = remember(state, seen)
+    # At half its speed for so long it is believed.
+    left = now.jobs.left
+    for tick in range(130):
+        then = replace(now, now=now.now + 5.0 * tick, jobs=replace(jobs, left=left - 2.5 * tick))
+        seen = learn(then, state)
+        state = remember(state, seen)
+    assert seen.rate[0, 0, 0] == pytest.approx(0.5, abs=0.02)
+
+
 @pytest.mark.parametrize("at, told", [((0, 1), 1.0), ((0, 2), 2.0)])
 def test_a_speed_far_apart_is_not_that_of_type_and_count(at: tuple[int, int], told: float) -> None:
     # Two nodes of one rack would do; over both racks it is slow for another reason.
@@ -308,3 +329,38 @@ def test_gangs_are_assigned_for_the_largest_sum() -> None:
     two = np.array([[5.0, 0.0], [0.0, 3.0], [0.0, 3.0]])
     assert assign(gangs, np.array([4]), np.array([0]), np.array([8])).tolist() == [0, 0, -1]
     assert assign(two, np.array([4, 2]), np.array([0, 0]), np.array([4])).tolist() == [-1, 1, 1]
+
+
+def test_reasons_give_gain_value_and_price_as_the_glossary_has_them() -> None:
+    jobs = jobs_of([[[1.0], [2.0]]] * 3, held=[(0, 0, 0, 1)], restart_s=1.0)
+    plan = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0]
+    reasons = [*(p.reason for p in plan.placements.values()), *plan.waiting.values()]
+    assert len(reasons) == 3 and plan.waiting
+    for reason in reasons:
+        found = re.search(r"gain (\S+) = value (\S+) - price ([0-9.e+-]+)", reason)
+        assert found, reason
+        gain, value, price = (float(part) for part in found.groups())
+        assert gain == pytest.approx(value - price, abs=0.02 * value)
+        assert "gang" not in reason and "hour here" not in reason
+
+
+def test_a_job_that_stays_says_what_another_placement_would_gain() -> None:
+    # The other one has the faster GPU, and this one may not take it.
+    jobs = jobs_of([[[2.0], [1.0]], [[2.0], [1.0]]], held=[(0, 0, 0, 1), (1, 1, 1, 1)])
+    view = view_of(nodes_of([[1, 0], [0, 1]]), replace(jobs, movable=np.array([False, True])))
+    plan = decide(view, {})[0]
+    assert f"next best 1 x {view.types[0]}: gain " in plan.placements["j1"].reason
+    slower = jobs_of([[[0.5], [1.0]]], held=[(0, 1, 1, 1)])
+    reason = decide(view_of(nodes_of([[1, 0], [0, 1]]), slower), {})[0].placements["j0"].reason
+    assert reason.startswith("stays on 1 x middle")
+    assert "no other placement has more value for it" in reason
+
+
+def test_a_job_that_came_a_moment_ago_says_so() -> None:
+    jobs = jobs_of([[[2.0], [1.0]]], held=[(0, 1, 1, 1)])
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs, options={"min_stay_s": 600.0})
+    view = replace(view, jobs=replace(jobs, since_s=np.array([view.now - 60.0])))
+    reason = decide(view, {})[0].placements["j0"].reason
+    assert reason == "stays on 1 x middle (n1); it came here less than 10 min ago"
+    fixed = replace(view, jobs=replace(view.jobs, movable=np.array([False])))
+    assert decide(fixed, {})[0].placements["j0"].reason.endswith("it cannot be moved now")

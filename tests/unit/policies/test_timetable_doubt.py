@@ -60,7 +60,15 @@ def test_who_was_moved_often_must_gain_much(restarts: int, kind: str) -> None:
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
     placement = decide(view, {})[0].placements["j0"]
     assert dict(placement.gpus) == {kind: 1}
-    assert ("after its restarts so far" in placement.reason) == (kind == "fast")
+    assert ("after 5 restarts so far" in placement.reason) == (kind == "fast")
+
+
+def test_without_a_restart_so_far_no_reason_speaks_of_one() -> None:
+    jobs = jobs_of([[[1.0], [1.05]]], held=[(0, 0, 0, 1)], restart_s=500.0)
+    jobs = _with(jobs, restarts=0, work_unknown=True)
+    reason = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0].placements["j0"].reason
+    assert "so soon after its submission, and for a restart of 500 s, another placement" in reason
+    assert "restarts so far" not in reason
 
 
 def test_the_restart_factor_is_that_of_the_source() -> None:
