@@ -44,6 +44,7 @@ def test_a_sandbox_and_changes_of_a_job(slurm_prefix, tmp_path):
         assert result == {
             "job": job,
             "declared": {job: {"types": "any", "gpus": "1", "pin": "yes"}},
+            "undo": f"hadar set {job} pin=no",
         }
         command, result = told(env, "set", f"{array}_2", "gpus=2")
         assert command == "set" and result["declared"][f"{array}_2"]["gpus"] == "2"

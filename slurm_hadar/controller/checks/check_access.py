@@ -78,7 +78,8 @@ def _socket(
         return
     if user.is_controllers and user.known and not user.can(folder, os.W_OK | os.X_OK):
         yield Finding(
-            "problem",
+            # hadar web is optional, and another user may run it.
+            "warning" if key == "web.socket" else "problem",
             f"{key}: {user.name} cannot make the socket in folder {folder}",
             f"set {key} to a file in a folder of its own that {user.name} may write, or {without}",
         )
