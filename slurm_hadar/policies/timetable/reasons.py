@@ -69,9 +69,11 @@ class _Words:
         )
         stays = options.held.get(job) == parts
         words = f"{'stays on' if stays else ''} {what} ({where})".strip()
+        known = at >= 0 and bool(np.isfinite(options.seconds[job, at]))
         if options.bound[job] and stays:
-            words += self._bound(job)
-        elif at < 0 or not np.isfinite(options.seconds[job, at]):
+            here_s = float(options.seconds[job, at])
+            words += (f", {ends_here(view, job, here_s)}" if known else "") + self._bound(job)
+        elif not known:
             words += f"; its speed on {view.types[kind_index]} is not known"
         else:
             words += self._why(job, at, stays)

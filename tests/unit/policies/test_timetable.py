@@ -361,6 +361,6 @@ def test_a_job_that_came_a_moment_ago_says_so() -> None:
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs, options={"min_stay_s": 600.0})
     view = replace(view, jobs=replace(jobs, since_s=np.array([view.now - 60.0])))
     reason = decide(view, {})[0].placements["j0"].reason
-    assert reason == "stays on 1 x middle (n1); it came here less than 10 min ago"
+    assert reason == "stays on 1 x middle (n1), ends in 10.0 h; it came here less than 10 min ago"
     fixed = replace(view, jobs=replace(view.jobs, movable=np.array([False])))
     assert decide(fixed, {})[0].placements["j0"].reason.endswith("it cannot be moved now")
