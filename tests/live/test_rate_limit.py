@@ -63,6 +63,7 @@ def site():
                     "state_dir": str(own["state"]),
                     "exchange_dir": str(own["exchange"]),
                 },
+                "status": {"socket": str(own["state"] / "hadar.sock")},
                 "slurm": {"backend": "cli"},
                 "partitions": {"groups": {"gpu": TYPES}},
                 "guards": {"min_between_moves_s": 0.0},
