@@ -60,7 +60,8 @@ def _extremes(tensor: Any) -> Any:
     except RuntimeError:
         # PyTorch has no minimum and maximum for some kinds of tensors (nested, mkldnn) and says so
         # by a RuntimeError or its subclass NotImplementedError. A training that uses them is valid
-        # and must not end because this check cannot read them, so they count as finite.
+        # and must not end because this check cannot read them, so they count as finite. A broken
+        # GPU is not hidden: the training's next operation on it raises again.
         return None
 
 

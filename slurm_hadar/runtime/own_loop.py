@@ -151,7 +151,8 @@ class LoaderPlace:
             raise self._other_samples()
         self._dealt_to, self._together = self._processes, together
         length = 0
-        # The loader of an IterableDataset has no length and says so by one of these.
+        # The loader of an IterableDataset has no length and says so by one of these: its length
+        # stays 0, then and when it resumes, and only the positions in it count.
         with contextlib.suppress(TypeError, NotImplementedError):
             length = len(loader)
         if self.batch and length != self.length:

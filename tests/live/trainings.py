@@ -177,7 +177,7 @@ class Trainings:
     def progress(self, id_):
         return self.controller.observe().progress.get(id_)
 
-    def told(self, id_):
+    def reported(self, id_):
         """The progress file as it is, for another thread than the controller's."""
         return read_progress(self.config.site.exchange_dir, id_, os.getuid())
 

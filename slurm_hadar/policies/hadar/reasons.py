@@ -107,7 +107,7 @@ def _waits(
 
 
 def _rank(place: int, length: int) -> str:
-    return f"number {place + 1} of {length} in the policy's queue, by gain for the price"
+    return f"number {place + 1} of {length} in the policy's queue, in the order of gain per price"
 
 
 def _notes(market: Market, room: FreeCapacity, rules: Sequence[Round]) -> tuple[str, ...]:

@@ -101,8 +101,8 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
 
 def _longest(given: GivenRound, table: Timetable, elapsed: float) -> BoolArray:
     """(J,) jobs without a plan whose declared work alone takes as long as all the work together, on
-    counts that waste no GPUs: what such a job loses to others the end of all the work loses too.
-    None where declarations were often wrong."""
+    counts that waste no GPUs: what delays such a job delays the end of all the work. No
+    job where declarations were often wrong."""
     declared = given.doubt.unplanned & ~given.doubt.work & given.relies
     if not declared.any():
         return declared

@@ -17,9 +17,9 @@ def move_onto_idle(given: GivenRound, gain: FloatArray, places: PlacedJobs) -> N
     ``gain_over_cost`` restarts, the one that saves the most first. ``gain`` (J, O): above 0 where
     the job may run. O(J x O) for each of a bounded number of moves.
 
-    The values of a choice let a restart pay over a part of the time left only, as GPUs change
-    hands. Those that are left when all places are found are wanted by no other job. A job without
-    a plan is left out: what another place would save it is a guess.
+    The values of a choice count what a move saves over a part of the remaining time only, since
+    another job may need the GPUs later. GPUs that are free when all places are found are needed by
+    no other job now. A job without a plan is left out: what another place would save it is a guess.
     """
     options, pool, gpus = given.options, given.options.pool, given.options.gpus
     left = np.asarray(places.room.left)

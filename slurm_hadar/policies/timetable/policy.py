@@ -75,11 +75,10 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     places = place(view, floor, options, choice)
     if not kept:
         move_onto_idle(given, choice.gain, places)
-    plan = tell(given, choice, places, past.table)
-    if not kept:
         chosen = {job: int(choice.option[job]) for job in places.parts} | places.onto_idle
-        laid = {jobs.ids[job]: option for job, option in chosen.items()}
-        past = memory.TimetableState(past.table, laid, jobs.ids, view.now)
+        selected = {jobs.ids[job]: option for job, option in chosen.items()}
+        past = memory.TimetableState(past.table, selected, jobs.ids, view.now)
+    plan = tell(given, choice, places, past.table)
     return plan, remember(memory.keep(past, names), seen)
 
 

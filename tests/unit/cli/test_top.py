@@ -166,7 +166,10 @@ def test_what_it_cannot_do_is_one_sentence(tmp_path, words, says):
     assert isinstance(done.exception, HadarError) and says in str(done.exception)
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.skipif(
+    shutil.which("tmux") is None,
+    reason="tmux is not installed, and the view is compared in a real terminal",
+)
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60)])
 def test_it_fits_a_terminal_and_hostile_names_do_nothing(tmp_path, width, height):
     program = (

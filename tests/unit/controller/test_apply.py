@@ -83,11 +83,12 @@ def test_a_hint_leaves_the_plan_that_a_job_has(context):
 
 
 def test_the_plan_file_which_all_may_read_says_nothing_of_others(context):
-    reason = "1 x k80 on k1; number 6 of 16 in the policy's queue, by gain for the price; not job 7"
+    place = "number 6 of 16 in the policy's queue, in the order of gain per price"
+    reason = f"1 x k80 on k1; {place}; not job 7"
     assert context.write_plan(job("1"), JobPlan("1", gpus={"k80": 1}, reason=reason)) is None
     found = read_plan(context.config.site.exchange_dir, "1", {os.getuid()})
     assert found.reason == (
-        "1 x k80 on k1; in the policy's queue, by gain for the price; not another job"
+        "1 x k80 on k1; in the policy's queue, in the order of gain per price; not another job"
     )
 
 

@@ -59,9 +59,9 @@ def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
         return shlex.split(found["result"]["undo"])
 
     assert undo("pin") == ["hadar", "set", "7", "pin=no"]
-    words = undo("optout")
-    assert words[:4] == ["hadar", "set", "7", "off=no"]
-    assert "checkpoint=watch:/x/ck-*" in words and "types=v100" in words
+    typed = undo("optout")
+    assert typed[:4] == ["hadar", "set", "7", "off=no"]
+    assert "checkpoint=watch:/x/ck-*" in typed and "types=v100" in typed
     assert sent
 
 

@@ -83,13 +83,14 @@ def test_under_private_data_nothing_of_others_is_shown():
 
 
 def test_under_private_data_a_place_in_the_queue_counts_no_jobs_of_others():
-    told = sight()
-    told.decisions["1"] = replace(
-        told.decisions["1"], reason="number 6 of 16 in the policy's queue, by gain for the price"
+    queued = sight()
+    queued.decisions["1"] = replace(
+        queued.decisions["1"],
+        reason="number 6 of 16 in the policy's queue, in the order of gain per price",
     )
-    (row,) = overview(told, hidden(ANN)).rows
-    assert row.reason == "in the policy's queue, by gain for the price"
-    assert "number 6 of 16" in rows(overview(told, ANN))["1"].reason
+    (row,) = overview(queued, hidden(ANN)).rows
+    assert row.reason == "in the policy's queue, in the order of gain per price"
+    assert "number 6 of 16" in rows(overview(queued, ANN))["1"].reason
 
 
 def test_what_users_share_of_the_nodes_shows_nobody_anothers_hidden_job():

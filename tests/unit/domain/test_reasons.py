@@ -9,9 +9,9 @@ from slurm_hadar.domain.reasons import without_others
     ("reason", "shown"),
     [
         (
-            "1 x k80 on k1: ends in 1 h; number 6 of 16 in the policy's queue, by gain for the "
-            "price; gain 2 = value 2 - price 0",
-            "1 x k80 on k1: ends in 1 h; in the policy's queue, by gain for the price; "
+            "1 x k80 on k1: ends in 1 h; number 6 of 16 in the policy's queue, in the "
+            "order of gain per price; gain 2 = value 2 - price 0",
+            "1 x k80 on k1: ends in 1 h; in the policy's queue, in the order of gain per price; "
             "gain 2 = value 2 - price 0",
         ),
         ("1 x v100 on v1: 3 of 7 in turn, ends in 1 h", "1 x v100 on v1: in turn, ends in 1 h"),

@@ -254,7 +254,9 @@ def test_reasons_name_the_gain_the_price_and_the_alternative() -> None:
             assert part in reason
         kind, count = next(iter(plan.placements[id_].gpus.items()))
         assert re.match(f"{count} x {kind} on n\\d+: ends in ", reason), "first what owners ask for"
-        assert re.search(r"number [12] of 3 in the policy's queue, by gain for the price;", reason)
+        assert re.search(
+            r"number [12] of 3 in the policy's queue, in the order of gain per price;", reason
+        )
     assert "GPUs: it needs 1, 0 are free" in plan.waiting["j2"]
     assert "best for it: 1 x" in plan.waiting["j2"]
     assert any("per GPU-hour" in note for note in plan.notes)

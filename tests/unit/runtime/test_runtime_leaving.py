@@ -105,7 +105,7 @@ context = multiprocessing.get_context("fork")
 ready = context.Semaphore(0)
 
 def work():
-    # As torch's worker does that hands over its first tensor.
+    # A worker of torch does this when it sends its first tensor to the training.
     util.get_temp_dir()
     ready.release()
     time.sleep(60)
