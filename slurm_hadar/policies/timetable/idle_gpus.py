@@ -25,7 +25,9 @@ def move_onto_idle(given: GivenRound, gain: FloatArray, places: PlacedJobs) -> N
     left = np.asarray(places.room.left)
     if not (left > 0).any():
         return
-    open_ = (options.now >= 0) & ~options.bound & ~given.doubt.unplanned
+    # What was placed in the last round stays for one: a round after another changes nothing.
+    settled = given.view.now - given.view.jobs.since_s >= given.view.round_s
+    open_ = (options.now >= 0) & settled & ~options.bound & ~given.doubt.unplanned
     stays = [j for j in np.flatnonzero(open_).tolist() if places.parts.get(j) == options.held[j]]
     jobs = np.asarray(stays, dtype=np.int64)
     now = options.now[jobs]

@@ -356,6 +356,16 @@ def test_a_job_that_stays_says_what_another_placement_would_gain() -> None:
     assert "no other placement has more value for it" in reason
 
 
+@pytest.mark.parametrize("ago_s, kind", [(1.0, "middle"), (400.0, "fast")])
+def test_a_job_moves_onto_idle_gpus_from_the_second_round_of_its_run(
+    ago_s: float, kind: str
+) -> None:
+    jobs = jobs_of([[[4.0], [1.0]]], held=[(0, 1, 1, 1)], left=100.0, restart_s=30.0)
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
+    view = replace(view, jobs=replace(jobs, since_s=np.array([view.now - ago_s])))
+    assert dict(decide(view, {})[0].placements["j0"].gpus) == {kind: 1}
+
+
 def test_a_job_that_came_a_moment_ago_says_so() -> None:
     jobs = jobs_of([[[2.0], [1.0]]], held=[(0, 1, 1, 1)])
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs, options={"min_stay_s": 600.0})
