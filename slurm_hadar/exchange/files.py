@@ -16,7 +16,9 @@ LIMIT = 64 * 1024
 VERSION = 1
 
 
-def read_owned(path: Path, uids: Collection[int], most: int = LIMIT) -> dict[str, object] | None:
+def read_owned(
+    path: Path | str, uids: Collection[int], most: int = LIMIT
+) -> dict[str, object] | None:
     """The JSON object in a regular file of ``most`` bytes that belongs to one of ``uids``.
 
     None for everything else: no file, a link, a pipe, another owner, too large, not JSON, another

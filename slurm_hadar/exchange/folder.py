@@ -46,13 +46,14 @@ class Listing:
 
     def owned(
         self, name: Pattern[str], uids: Mapping[str, int], most: int
-    ) -> Iterator[tuple[str, os.stat_result, Path]]:
+    ) -> Iterator[tuple[str, os.stat_result, str]]:
         """(job, status, path) of files whose name tells one of ``uids`` (job id -> UID of its
         owner) as its first group, and that belong to that user.
 
         ``most`` names of a job are looked at, known ones and short ones first: strangers may have
         made any number of them, but no more short ones than there are.
         """
+        folder = str(self.folder)
         by_job: dict[str, list[str]] = {}
         for one in self.names:
             match = name.fullmatch(one)
@@ -63,8 +64,9 @@ class Listing:
                 names.sort(key=lambda one: (one not in self.known, len(one)))
             for one in names[:most]:
                 with contextlib.suppress(OSError):
-                    path = self.folder / one
-                    status = path.lstat()
+                    # A Path for each of thousands costs more than to look at them.
+                    path = f"{folder}/{one}"
+                    status = os.lstat(path)
                     if status.st_uid == uids[job]:
                         self.own.add(one)
                         yield job, status, path

@@ -149,7 +149,7 @@ def read_listed(
 ) -> tuple[dict[str, Progress], int]:
     """:func:`read_all_progress` of what is listed; and of how many jobs nothing was read, since
     there is too much. Another ``turn`` reads others."""
-    by_job: dict[str, list[tuple[int, int, Path]]] = {}
+    by_job: dict[str, list[tuple[int, int, str]]] = {}
     for job, status, path in _owned(listed, uids):
         if status.st_size <= MOST_BYTES:
             by_job.setdefault(job, []).append((status.st_mtime_ns, status.st_size, path))
@@ -173,9 +173,9 @@ def read_listed(
 def own_files(folder: Path, job_id: str, uid: int, listed: Listing | None = None) -> list[Path]:
     """The progress files of a job that belong to ``uid``, whatever they contain, as far as the
     folder is listed."""
-    return [path for _, _, path in _owned(listed or listing(folder), {job_id: uid})]
+    return [Path(path) for _, _, path in _owned(listed or listing(folder), {job_id: uid})]
 
 
-def _owned(listed: Listing, uids: Mapping[str, int]) -> Iterable[tuple[str, os.stat_result, Path]]:
+def _owned(listed: Listing, uids: Mapping[str, int]) -> Iterable[tuple[str, os.stat_result, str]]:
     names = (path.name for job in uids for path in places(listed.folder, job))
     return listed.with_first(names).owned(_NAME, uids, _LOOKS)

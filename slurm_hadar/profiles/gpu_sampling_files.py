@@ -102,7 +102,7 @@ def read_listed(
     """:func:`read_all_uses` of what is listed; and how many files were not read, since there is too
     much. Another ``turn`` reads others."""
     counted: dict[str, int] = {}
-    there: list[tuple[int, int, tuple[str, Path]]] = []
+    there: list[tuple[int, int, tuple[str, str]]] = []
     for job, status, path in listed.owned(_NAME, uids, _LOOKS):
         counted[job] = counted.get(job, 0) + 1
         if counted[job] <= _PER_JOB and status.st_size <= files.LIMIT:
@@ -127,5 +127,5 @@ def own_uses(folder: Path, job: str, host: str, uid: int) -> list[tuple[Path, No
         source = files.read_owned(path, (uid,))
         use = parse(source) if source is not None else None
         if use is not None and use.host == host and use.job == job:
-            found.append((path, use))
+            found.append((Path(path), use))
     return found

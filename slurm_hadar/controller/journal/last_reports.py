@@ -3,7 +3,7 @@ is a process of its own, and would learn from the same report again."""
 
 import math
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS last_report (
@@ -32,11 +32,12 @@ class LastReports:
         """The time of a job's last report, 0 where there was none."""
         return self._times.get(job, 0.0)
 
-    def keep(self, job: str, time_s: float) -> None:
-        """This report was learned from."""
-        self._times[job] = time_s
-        self._connection.execute(
-            "INSERT OR REPLACE INTO last_report VALUES (?,?,?)", (self._kind, job, time_s)
+    def keep(self, times: Mapping[str, float]) -> None:
+        """These reports, job -> time, were learned from."""
+        self._times.update(times)
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO last_report VALUES (?,?,?)",
+            [(self._kind, job, time_s) for job, time_s in times.items()],
         )
 
     def forget_others(self, jobs: Collection[str]) -> None:

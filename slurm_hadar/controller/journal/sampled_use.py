@@ -42,17 +42,14 @@ class SampledUses:
         self._connection.execute(_OUTSIDE)
         self._forgotten = 0
 
-    def record(self, job: str, now: float, use: TrainingUse, seconds: float) -> None:
-        """Add what a job's sampled GPUs did over ``seconds`` before ``now``."""
-        gpu_s = use.gpus * seconds
-        energy = (0.0, 0.0) if use.power_w is None else (use.power_w * seconds, gpu_s)
-        idle = min(1.0, use.held_idle + use.unused) * gpu_s
-        self._connection.execute(
+    def record(self, uses: Iterable[tuple[str, float, TrainingUse, float]]) -> None:
+        """Add (job, now, use, seconds): what its sampled GPUs did over ``seconds`` before then."""
+        self._connection.executemany(
             "INSERT INTO sampled_use VALUES (?,?,?,?,?,?) ON CONFLICT (job, day) DO UPDATE SET"
             " gpu_s=gpu_s+excluded.gpu_s, idle_gpu_s=idle_gpu_s+excluded.idle_gpu_s,"
             " energy_j=energy_j+excluded.energy_j,"
             " energy_gpu_s=energy_gpu_s+excluded.energy_gpu_s",
-            (job, int(now // DAY_S), gpu_s, idle, *energy),
+            [_row(*one) for one in uses],
         )
 
     def note_outside(self, jobs: Iterable[str], now: float) -> None:
@@ -89,3 +86,12 @@ class SampledUses:
         """Jobs that opted in and were outside the rollout."""
         rows = self._connection.execute("SELECT job FROM outside_rollout")
         return {str(job) for (job,) in rows}
+
+
+def _row(
+    job: str, now: float, use: TrainingUse, seconds: float
+) -> tuple[str, int, float, float, float, float]:
+    gpu_s = use.gpus * seconds
+    energy = (0.0, 0.0) if use.power_w is None else (use.power_w * seconds, gpu_s)
+    idle = min(1.0, use.held_idle + use.unused) * gpu_s
+    return job, int(now // DAY_S), gpu_s, idle, *energy

@@ -72,6 +72,8 @@ class GpuUseLearner:
         self.owners.note((j for j in seen.jobs.values() if j.managed or j.outside), seen.now)
         outside = [id_ for id_, job in seen.jobs.items() if job.outside]
         self.sampled.note_outside(outside, seen.now)
+        taken: dict[str, float] = {}
+        sampled = []
         for id_, files in seen.gpus.items():
             job, use = seen.jobs[id_], present(seen, id_)
             if use is None:
@@ -81,8 +83,8 @@ class GpuUseLearner:
             new = sampled_s - max(self._taken.of(id_), job.start_s)
             if new <= 0:
                 continue
-            self._taken.keep(id_, sampled_s)
-            self.sampled.record(id_, sampled_s, use, min(new, use.seconds))
+            taken[id_] = sampled_s
+            sampled.append((id_, sampled_s, use, min(new, use.seconds)))
             if use.gpus != job.gpu_count:
                 continue
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
@@ -93,6 +95,8 @@ class GpuUseLearner:
                 self.uses.record(
                     profile_key(job), kinds.pop(), batch, use, min(new, use.seconds), job.uid
                 )
+        self._taken.keep(taken)
+        self.sampled.record(sampled)
 
     def uses_of(self, job: Job) -> list[MeasuredGpuUse]:
         """What jobs of this owner and model did with their GPUs so far."""

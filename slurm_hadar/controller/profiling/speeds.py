@@ -24,6 +24,7 @@ class SpeedLearner:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
         self._learned.forget_others(seen.jobs)
         self._rates.forget_unused()
+        learned = {}
         for id_, progress in seen.progress.items():
             job = seen.jobs[id_]
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
@@ -33,7 +34,7 @@ class SpeedLearner:
             current = current and not (len(job.gpus) > 1 and may_have_copies(job))
             if not current or len(kinds) != 1 or progress.rate <= 0 or new <= 0:
                 continue
-            self._learned.keep(id_, progress.time)
+            learned[id_] = progress.time
             kind, window_s = kinds.pop(), min(progress.window_s, new)
             sample = RateSample(
                 profile_key(job),
@@ -47,3 +48,4 @@ class SpeedLearner:
             )
             if distance.learn(seen, self._rates, job, sample):
                 self._rates.record(sample)
+        self._learned.keep(learned)

@@ -127,9 +127,9 @@ def test_the_state_file_keeps_samples_by_day_and_who_is_outside(tmp_path):
     store = Store.open(tmp_path)
     samples = SampledUses(store.connection)
     use = TrainingUse(0.0, 2, 0.5, None, None, 300.0, None, 0.25, 0.25, 600.0)
-    samples.record("1", T + 600, use, 600.0)
-    samples.record("1", T + 1200, replace(use, power_w=None), 600.0)
-    samples.record("1", T - 10, use, 60.0)
+    samples.record([("1", T + 600, use, 600.0)])
+    samples.record([("1", T + 1200, replace(use, power_w=None), 600.0)])
+    samples.record([("1", T - 10, use, 60.0)])
     samples.note_outside(["2"], T)
     known = account_usage.recorded(store, T)
     assert known.samples == [SampledUse("1", DAY, 2400.0, 1200.0, 180_000.0, 1200.0)]
@@ -149,7 +149,7 @@ def test_a_user_gets_what_is_kept_of_their_own_jobs_and_of_accounts_that_they_co
             job("3", uid=1002, account="chem")]  # fmt: skip
     owners.note(jobs, T)
     for one in jobs:
-        samples.record(one.id, T + 600, use, 600.0)
+        samples.record([(one.id, T + 600, use, 600.0)])
         entry = store.begin(one.id, "move", "asked", T, moved().details)
         store.end(entry, "moved", T + 5)
 

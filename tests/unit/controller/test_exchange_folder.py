@@ -234,7 +234,7 @@ def test_parts_of_a_full_folder_follow_one_another_and_own_names_stay(tmp_path):
     for _ in range(6):
         one = window.next()
         listed.append(one)
-        held += [path.name for _, _, path in one.owned(pattern, {"7": UID}, 9)]
+        held += [Path(path).name for _, _, path in one.owned(pattern, {"7": UID}, 9)]
     assert {name for one in listed[:3] for name in one.names} == {
         f"progress.7.a{number}.json" for number in range(10)
     }

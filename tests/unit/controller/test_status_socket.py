@@ -472,7 +472,7 @@ def test_a_report_is_of_the_jobs_that_the_accounting_shows_to_the_user(
     learner.owners.note([job(id_, uid=uid, account=a) for id_, uid, a in owners], 5e4)
     use = TrainingUse(0.0, 2, 0.5, None, None, 300.0, None, 0.25, 0.25, 600.0)
     for id_, _, _ in owners:
-        learner.sampled.record(id_, 5e4, use, 600.0)
+        learner.sampled.record([(id_, 5e4, use, 600.0)])
 
     def asks(uid, since_s=0.0, command="report"):
         line = json.dumps({"version": 1, "command": command, "since_s": since_s})
