@@ -11,6 +11,7 @@ from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.presentation import found_files, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
@@ -132,7 +133,9 @@ def _omitted(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
 
 def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
-    if last is not None and last.placement == "not steered" and not job.held:
+    if last is None or started_since(job, last):
+        return
+    if last.placement == "not steered" and not job.held:
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
 
 

@@ -166,7 +166,7 @@ def _now(known: JobContext) -> Iterator[str]:
     elif not job.managed:
         return
     elif last is not None:
-        yield f"{last.placement}: {last.reason}"
+        yield f"{last.placement}: {job_explanation.reason_now(job, last)}"
     elif not known.journal:
         plan = known.plan
         if plan is not None and plan.reason:
