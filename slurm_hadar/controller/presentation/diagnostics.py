@@ -13,7 +13,7 @@ from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, by_type, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -88,6 +88,9 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         return
     if job.held:
         yield Problem(f"it is held ({job.reason})", (f"scontrol release {job.id}",))
+    elif job.never_met:
+        change = f"scontrol update JobId={job.id} Dependency=afterany:OTHER"
+        yield Problem(NEVER_MET, (f"scancel {job.id}", change))
     elif job.dependency:
         cures = (f"scontrol update JobId={job.id} Dependency=",)
         yield Problem("it waits for another job", (f"scontrol show job {job.id}", *cures))

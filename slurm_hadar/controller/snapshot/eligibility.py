@@ -19,6 +19,7 @@ from slurm_hadar.domain.steering import Steering
 _LONGEST_LEASE_S = 3600.0 + 60.0
 """The longest that earlier releases knew, and a minute, as clocks differ: a begin time further
 ahead is its owner's."""
+NEVER_MET = "its dependency can never be met: the job that it depends on has ended otherwise"
 
 Place = Mapping[str, Mapping[str, int]]
 """node -> GPU type -> GPUs."""
@@ -170,6 +171,11 @@ def _why_not(job: Job, seen: Observed) -> str:
     if job.state is JobState.PENDING:
         if job.held:
             return "it is held by its owner or an admin"
+        if job.never_met:
+            return (
+                f"{NEVER_MET}; cancel it, or change the dependency: "
+                f"scontrol update JobId={job.id} Dependency=afterany:OTHER"
+            )
         if job.dependency:
             return "it waits for another job"
         if not pending_demand.competes_for_gpus(job):

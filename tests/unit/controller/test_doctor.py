@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, replace
 
 import pytest
-from hand_made import NOW, config, job, look, nodes, ordinary, running, seen
+from hand_made import CONFIG, NOW, config, job, look, nodes, ordinary, running, seen
 from missing import needs_root
 
 from slurm_hadar.controller.actuation import reconciliation
@@ -14,6 +14,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.controller.snapshot.eligibility import schedulable_jobs
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import JobState
@@ -78,6 +79,17 @@ def test_a_very_long_name_takes_one_line(site):
 CHECKED = Declaration(types=("any",), checkpoint="yes")
 
 
+def test_a_dependency_that_can_never_be_met_is_no_wait_for_another_job():
+    failed = {"dependency": "afterok:7(failed)", "reason": "DependencyNeverSatisfied"}
+    jobs = [job("1", dependency="afterok:7", reason="Dependency"), job("2", **failed)]
+    _, excluded = schedulable_jobs(seen(jobs), CONFIG, {})
+    assert excluded == {
+        "1": "it waits for another job",
+        "2": "its dependency can never be met: the job that it depends on has ended otherwise; "
+        "cancel it, or change the dependency: scontrol update JobId=2 Dependency=afterany:OTHER",
+    }
+
+
 def test_of_a_healthy_job_nothing_is_wrong(site):
     assert wrong(site, running("1", HERE), progress=report()) == []
     assert wrong(site, job("1")) == []
@@ -92,6 +104,11 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
         (job("1", het=True), "heterogeneous", ""),
         (job("1", held=True, reason="JobHeldUser"), "held (JobHeldUser)", "scontrol release 1"),
         (job("1", dependency="afterok:7"), "waits for another job", "JobId=1 Dependency="),
+        (
+            job("1", dependency="afterok:7(failed)", reason="DependencyNeverSatisfied"),
+            "its dependency can never be met: the job that it depends on has ended otherwise",
+            "scancel 1 scontrol update JobId=1 Dependency=afterany:OTHER",
+        ),
         (job("1", reason="QOSMaxJobsPerUserLimit"), "at a limit", "sacctmgr show assoc where user"),
         (job("1", reason="PartitionDown"), "Slurm keeps it waiting", "scontrol show job 1"),
         (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
