@@ -214,6 +214,24 @@ def test_what_is_doubtful_is_said_in_one_line_with_the_nearest_word(place, text,
     assert says in line and line.startswith("hbatch: ")
 
 
+@pytest.mark.parametrize(
+    ("argv", "text", "why"),
+    [
+        (["-M", "other"], "", "it may go to another cluster"),
+        (["--hadar-off"], "", "off=yes"),
+        ([], " off=yes", "off=yes"),
+    ],
+)
+def test_the_gpus_that_an_unmanaged_job_declares_and_does_not_get_are_said(place, argv, text, why):
+    (line,) = lines(submitted(place, f"#HADAR gpus=4{text}", *argv))
+    assert line == (
+        f"hbatch: the job is not managed: {why}; it gets no GPU by the gpus= that it declares, so "
+        "ask for them with --gres=gpu:N"
+    )
+    (line,) = lines(submitted(place, f"#HADAR gpus=4{text}", "--gres=gpu:4", *argv))
+    assert line == f"hbatch: the job is not managed: {why}"
+
+
 @pytest.mark.parametrize(("text", "argv"), [("", ["--gres=none"]), (" off=yes", [])])
 def test_of_a_job_without_gpus_or_opted_out_no_count_is_doubted(place, text, argv):
     (line,) = lines(submitted(place, f"#HADAR gpus=1-4{text}", *argv))

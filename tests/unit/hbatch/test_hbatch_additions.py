@@ -151,7 +151,10 @@ def test_a_job_left_alone_gets_its_comment_only():
 
 
 def test_other_gres_are_kept_beside_the_gpus():
-    assert "--gres=lustre:1,gpu:2" in added("gpus=2", {"gres": "lustre:1"}).options
+    """Behind the user's options, the last --gres of which counts."""
+    result = added("gpus=2", {"gres": "lustre:1", "partition": "a"})
+    assert result.behind == ["--gres=lustre:1,gpu:2"] and not result.options
+    assert result.has_gpus and decode(result.comment).partitions == ("a",)
 
 
 @pytest.mark.parametrize(
