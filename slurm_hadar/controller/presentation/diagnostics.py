@@ -4,10 +4,11 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
-from slurm_hadar.controller.lock import is_fresh
+from slurm_hadar.controller.lock import is_fresh, stop_file_exists
 from slurm_hadar.controller.presentation import found_files, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
@@ -77,10 +78,20 @@ def _controller(known: JobContext) -> Iterator[Problem]:
             ("systemctl start slurm-hadar", "or one pass: hadar tick"),
         )
     elif beat.mode == "observe":
-        cures = ['set mode = "act" in [site] of the configuration']
+        cure = 'set mode = "act" in [site] of the configuration'
         if config.site.mode == "act":
-            cures = [f"rm {shlex.quote(str(config.guards.stop_file))}"]
-        yield Problem("the controller is in observe mode: it changes nothing in Slurm", cures)
+            cure = _why_it_observes(config)
+        yield Problem("the controller is in observe mode: it changes nothing in Slurm", (cure,))
+
+
+def _why_it_observes(config: Config) -> str:
+    """What to type where a controller that may act does not."""
+    stop = shlex.quote(str(config.guards.stop_file))
+    try:
+        there = stop_file_exists(config)
+    except OSError:
+        return f"as root, since you may not look for it: ls -l {stop}"
+    return f"rm {stop}" if there else "its log says why: journalctl -u slurm-hadar"
 
 
 def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:

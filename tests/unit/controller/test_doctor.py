@@ -201,12 +201,42 @@ def test_a_job_that_never_saved_is_told_of(site):
     [
         (None, "there is no heartbeat", "hadar tick"),
         (replace(ALIVE, time=NOW - 1000), "16 min 40 s old", "systemctl start slurm-hadar"),
-        (replace(ALIVE, mode="observe"), "observe mode", "rm /etc/slurm-hadar/stop"),
     ],
 )
 def test_a_controller_that_is_gone_or_only_watches_is_told_of(site, beat, says, cure):
     (found,) = wrong(site, job("1"), beat=beat)
     assert says in found.what and cure in " ".join(found.cures)
+
+
+def test_only_a_stop_file_that_is_seen_is_to_be_removed(site, tmp_path, monkeypatch):
+    stop = tmp_path / "stop"
+    site = site.model_copy(update={"guards": site.guards.model_copy(update={"stop_file": stop})})
+    watches = replace(ALIVE, mode="observe")
+
+    def cures():
+        (found,) = wrong(site, job("1"), beat=watches)
+        assert found.what.startswith("the controller is in observe mode: it changes nothing")
+        return found.cures
+
+    assert cures() == ("its log says why: journalctl -u slurm-hadar",)
+    stop.touch()
+    assert cures() == (f"rm {stop}",)
+
+    look = type(stop).stat
+
+    def closed(path, **more):
+        if path == stop:
+            raise PermissionError(13, "Permission denied")
+        return look(path, **more)
+
+    # Root enters every folder.
+    monkeypatch.setattr(type(stop), "stat", closed)
+    assert cures() == (f"as root, since you may not look for it: ls -l {stop}",)
+    watches_only = site.model_copy(
+        update={"site": site.site.model_copy(update={"mode": "observe"})}
+    )
+    (found,) = wrong(watches_only, job("1"), beat=watches)
+    assert found.cures == ('set mode = "act" in [site] of the configuration',)
 
 
 def test_nodes_that_are_all_out_of_use_are_told_of(site):
