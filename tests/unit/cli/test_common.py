@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -85,3 +86,13 @@ def _as_nobody(tell):
         said = stream.read()
     os.waitpid(child, 0)
     return said
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_there_is_not_is_one_sentence(monkeypatch, capsys, port):
+    monkeypatch.setattr(sys, "argv", ["hadar", "web", "--port", port])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2
+    said = f"hadar: --port takes a number from 0 to 65535, not {port}\n"
+    assert capsys.readouterr().err == said
