@@ -150,7 +150,10 @@ def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
     ],
 )
 def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
-    assert bool(list(check._margin(settings))) is warned
+    operator = config('[site]\nrights = "operator"\n')
+    assert bool(list(check._margin(operator, settings))) is warned
+    # A sandbox sets a short time itself.
+    assert not list(check._margin(config('[site]\nrights = "sandbox"\n'), settings))
 
 
 @pytest.mark.parametrize(
