@@ -129,8 +129,8 @@ def schedulable_jobs(
         want = why_not or resource_request(job, steered, config.partitions.groups)
         if isinstance(want, ResourceRequest):
             want = whole_nodes.fitted(job, want)
-        told = job.state is JobState.PENDING and _sent_on(job, seen, config)
-        waits = job.state is JobState.PENDING and job.id not in moving and not told
+        released = job.state is JobState.PENDING and _sent_on(job, seen, config)
+        waits = job.state is JobState.PENDING and job.id not in moving and not released
         first = limited.get(pending_demand.payer(job)) if waits else None
         if isinstance(want, str):
             excluded[job.id] = want
@@ -140,7 +140,7 @@ def schedulable_jobs(
             targets[job.id] = SchedulableJob(job, want, moving[job.id], starting=True)
         elif job.state is JobState.RUNNING:
             targets[job.id] = SchedulableJob(job, want, placed(job, seen.nodes))
-        elif told:
+        elif released:
             starting.append((job, want))
         else:
             targets[job.id] = SchedulableJob(job, want)

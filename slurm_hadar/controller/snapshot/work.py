@@ -89,9 +89,9 @@ def work_of(
     stated = np.where(over, 0.0, np.where(expects, done + assumed.left, declared))
     # An owner whose declarations were too small is believed less, but a declaration never makes a
     # job longer than none would. So with what is assumed of one whose earlier jobs were small.
-    told = [past.understated.get(job.uid, 1.0) for job in jobs]
+    understated = [past.understated.get(job.uid, 1.0) for job in jobs]
     outgrown = [past.outgrown.get(job.uid, 1.0) for job in jobs]
-    factor = np.where(expects, np.maximum(told, outgrown), told)
+    factor = np.where(expects, np.maximum(understated, outgrown), understated)
     raised = np.maximum(stated, np.minimum(stated * factor, guessed))
     total = np.where(stated > 0, raised, guessed)
     unknown = over | (declared == 0)
@@ -140,8 +140,8 @@ def with_sentences(plan: Plan, said: Mapping[str, str]) -> Plan:
 
 
 def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
-    """(J,) samples that the owner declared; 0 where he did not, or where no time can be told from
-    them because nobody knows the model's speed yet."""
+    """(J,) samples that the owner declared; 0 where there is no declaration, or where no time
+    follows from it because the model's speed is not known yet."""
     return np.array(
         [
             job.declaration.total_samples
