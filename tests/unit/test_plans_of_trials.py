@@ -98,7 +98,7 @@ def test_a_wish_to_save_that_is_over_is_one_for_the_next_attempt_only():
         assert "asks it to save" in complaint(replace(WISH, **change), RUNS, [move(), entry()])
 
 
-def test_a_job_runs_where_it_was_told_unless_slurm_was_free_to_choose():
+def test_a_job_runs_where_it_was_sent_unless_slurm_was_free_to_choose():
     elsewhere = replace(RUNS, gpus={"v1": {"v100": 1}})
     told = "it runs on {'v100': 1}, its plan speaks of {'k80': 1}"
     assert complaint(TOLD, elsewhere, [entry("release", "released"), entry()]) == told

@@ -40,7 +40,7 @@ def test_an_example_loads_and_is_safe(path):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_hbatch_can_be_told_of_an_example(path):
+def test_hbatch_can_be_given_an_example(path):
     site = configuration.load(path)
     here = site.model_copy(update={"site": site.site.model_copy(update={"controller_user": ""})})
     told = wrapper_site(here, path)

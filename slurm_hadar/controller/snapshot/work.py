@@ -25,7 +25,7 @@ _OVERRUN = 1.5
 _UNKNOWN_WORK_S = 4 * 3600.0
 """Assumed run time of a job that declares no amount of work and has no shorter time limit, where
 earlier jobs tell nothing."""
-_TOLD = 1.1
+_WORTH_SAYING = 1.1
 """Below this factor no message says that a declaration counts for more: it makes no difference."""
 
 
@@ -116,7 +116,7 @@ def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
     said = {
         ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
         "jobs took longer than they declared"
-        for row in np.flatnonzero((work.factor >= _TOLD) & (work.declared > 0))
+        for row in np.flatnonzero((work.factor >= _WORTH_SAYING) & (work.declared > 0))
     }
     for row in np.flatnonzero(work.assumed.jobs):
         said[ids[int(row)]] = sentence(work.assumed, int(row), float(work.factor[row]))

@@ -60,7 +60,7 @@ def test_man_shows_a_page(name, tmp_path):
     assert Path(name).stem.partition(".")[0] in done.stdout
 
 
-def test_all_keys_of_a_declaration_are_told_and_understood():
+def test_all_keys_of_a_declaration_are_reported_and_understood():
     assert tuple(manual_hbatch.MEANING) == KEYS
     for key in manual_hbatch.CHOICES:
         assert parse([f"{key}=no"], "here") is not None

@@ -173,7 +173,7 @@ def test_a_loss_that_was_not_finite_is_named_as_the_end(site):
         (report(nonfinite=True), "its loss or a parameter is not finite", "scancel 1"),
     ],
 )
-def test_a_silent_training_is_told_of(site, said, says, cure):
+def test_a_silent_training_is_reported(site, said, says, cure):
     (found,) = wrong(site, running("1", HERE), progress=said)
     assert says in found.what and cure in " ".join(found.cures)
 
@@ -190,7 +190,7 @@ def test_the_cure_reaches_a_training_that_is_no_step(site, store):
     assert "scancel --batch --signal=USR2 1" in asked.cures[0] and "trap" in asked.cures[1]
 
 
-def test_a_job_that_never_saved_is_told_of(site):
+def test_a_job_that_never_saved_is_reported(site):
     late = running("1", HERE, start_s=NOW - 5000)
     (found,) = wrong(site, late, progress=report(checkpoint=None))
     assert "saved nothing" in found.what and found.cures == ("scancel --signal=USR2 1",)
@@ -203,7 +203,7 @@ def test_a_job_that_never_saved_is_told_of(site):
         (replace(ALIVE, time=NOW - 1000), "16 min 40 s old", "systemctl start slurm-hadar"),
     ],
 )
-def test_a_controller_that_is_gone_or_only_watches_is_told_of(site, beat, says, cure):
+def test_a_controller_that_is_gone_or_only_watches_is_reported(site, beat, says, cure):
     (found,) = wrong(site, job("1"), beat=beat)
     assert says in found.what and cure in " ".join(found.cures)
 
@@ -239,7 +239,7 @@ def test_only_a_stop_file_that_is_seen_is_to_be_removed(site, tmp_path, monkeypa
     assert found.cures == ('set mode = "act" in [site] of the configuration',)
 
 
-def test_nodes_that_are_all_out_of_use_are_told_of(site):
+def test_nodes_that_are_all_out_of_use_are_reported(site):
     down = [replace(n, state="DOWN", usable=False) if "k80" in n.gpus else n for n in nodes()]
     (found,) = wrong(site, job("1", declaration=replace(CHECKED, types=("k80",))), found=down)
     assert "out of use" in found.what and found.cures[0] == "sinfo -R"
@@ -271,7 +271,7 @@ def test_what_others_put_in_place_of_a_file_is_named_with_a_cure_that_does_no_ha
     assert said.cures == (f"ls -ld {folder}/progress.1.0.json",)
 
 
-def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
+def test_a_move_that_failed_or_did_not_pay_is_reported(site, store):
     here = running("1", HERE)
     late = store.begin("1", "move", "asked", NOW - 500, {"gpus": {"v100": 1}, "restarts": 0})
     store.end(late, "the job did not save within 120 s and stays where it is", NOW - 380)
@@ -421,7 +421,7 @@ def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
     assert "more" not in quiet and "--all" not in quiet
 
 
-def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
+def test_a_job_that_slurm_forgot_is_reported_from_the_journal_alone(site, store):
     moved(store)
     tale = job_report.of_controller(Reader(site, store), "1")
     assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.problems == ()
@@ -437,7 +437,7 @@ def test_an_unknown_job_is_an_error_and_an_array_is_wrong_usage(site, store):
         job_report.of_controller(Reader(site, store, task), "7")
 
 
-def test_what_comes_next_is_told_with_its_time(site, store):
+def test_what_comes_next_is_reported_with_its_time(site, store):
     waits = job_report.of_controller(Reader(site, store, job("1")), "1")
     assert waits.next == ()
     due = job_report.of_controller(Reader(site, store, job("1", start_s=NOW + 90)), "1")
@@ -465,7 +465,7 @@ def test_what_comes_next_is_told_with_its_time(site, store):
     assert job_report.of_controller(Reader(site, store, over), "1").next == ()
 
 
-def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
+def test_how_to_undo_it_by_hand_is_reported_with_the_shell_in_mind(site, store):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": "a|b; rm x"}))
     waits = job_report.of_controller(Reader(site, store, job("1", admin_comment=ours)), "1")
     # A begin time would clear the age of a job that waits.
@@ -477,7 +477,7 @@ def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
     assert runs.undo[-1].endswith("'Features=a|b; rm x' StartTime=now")
 
 
-def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
+def test_what_was_changed_is_reported_with_what_was_asked_for(site, store):
     ours = merge("", Steering(time=NOW, was={"Partition": "gpu"}))
     listed = job("1", admin_comment=ours, partitions=("v100", "k80"))
     tale = job_report.of_controller(Reader(site, store, listed), "1")
@@ -487,7 +487,7 @@ def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
     assert "Changed" not in dict(own.facts)
 
 
-def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
+def test_an_owner_learns_of_own_jobs_and_of_no_other(site):
     class Cluster:
         slurm_version = (24, 11, 5)
 
@@ -543,7 +543,7 @@ SAVES = Declaration(types=("any",), checkpoint="signal", signal="B:USR1@60")
 GAVE_UP = "the job did not save and leave within 61 s of its signal and stays where it is"
 
 
-def test_a_job_that_requeued_itself_late_is_told_of(site, store):
+def test_a_job_that_requeued_itself_late_is_reported(site, store):
     """Its shell ran the trap when the training in front of it had ended."""
     signalled(store, GAVE_UP)
     again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
@@ -589,7 +589,7 @@ def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
         ("FAILED", 85, 2, False),
     ],
 )
-def test_a_signal_that_ended_the_job_is_told_of(site, store, state, code, after, told):
+def test_a_signal_that_ended_the_job_is_reported(site, store, state, code, after, told):
     signalled(store, f"the job has ended ({state})")
     declared = replace(SAVES, checkpoint_exit_code=85)
     ended = running("1", HERE, declaration=declared, end_s=NOW - 400 + after, exit_code=code)
@@ -615,7 +615,7 @@ def test_a_signal_that_ended_the_job_is_told_of(site, store, state, code, after,
         (report(), "", ""),
     ],
 )
-def test_a_watcher_that_is_missing_or_sees_nothing_is_told_of(site, said, says, cure):
+def test_a_watcher_that_is_missing_or_sees_nothing_is_reported(site, said, says, cure):
     here = running(
         "1", HERE, start_s=NOW - 100, declaration=Declaration(("m"), checkpoint="watch:/x/ck-*.pt")
     )
@@ -633,7 +633,7 @@ def test_the_time_that_the_owner_declared_is_said(site, store):
     assert "does not within 60 s" in printed(tale) and "may take 60 s" in printed(tale)
 
 
-def test_a_signal_that_ended_a_job_that_slurm_forgot_is_told_of(site, store):
+def test_a_signal_that_ended_a_job_that_slurm_forgot_is_reported(site, store):
     signalled(store, "the job has ended (FAILED)")
     (found,) = problems(known(site, entries=entries_of(store)))
     assert "may have ended it" in found.what and "70 s after its signal" in found.what

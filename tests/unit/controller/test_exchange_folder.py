@@ -338,7 +338,7 @@ def test_who_takes_the_names_of_a_report_first_stops_nobody(crowded, kind):
     assert "7" in found.read([mine]).progress
 
 
-def test_names_that_cannot_be_freed_are_told_once(crowded, monkeypatch):
+def test_names_that_cannot_be_freed_are_reported_once(crowded, monkeypatch):
     mine = running("7", {"v1": {"v100": 1}}, uid=2001)
     for path in places(crowded, "7"):
         of_stranger(path)

@@ -167,7 +167,7 @@ def test_none_of_those_that_make_way_is_stopped_for_nothing(held, wanted, most):
      '{"first": {"ann|held_idle|1": "x", "|": 3, "ann": 1}, "looked_s": 999990}',
      '{"first": {}, "looked_s": "now"}'],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read_means_that_nobody_was_told(tmp_path, text):
+def test_a_file_that_cannot_be_read_means_that_no_owner_was_notified(tmp_path, text):
     assert first_notified(tmp_path, "held_idle", NOW) == {}
     (tmp_path / FILE).write_text(text)
     assert first_notified(tmp_path, "held_idle", NOW) == {}
@@ -202,7 +202,7 @@ def test_when_an_alert_was_first_sent_is_kept_while_it_lasts():
 
 
 @pytest.mark.parametrize("missing", ["enabled = false", "owners = false", "held_idle_s = 0"])
-def test_the_owner_has_to_be_told(missing):
+def test_the_owner_has_to_know(missing):
     key = missing.partition(" ")[0]
     lines = [line for line in ON.splitlines() if not line.startswith(f"{key} ")]
     with pytest.raises(UsageError, match="the owner has to know first"):

@@ -84,7 +84,7 @@ def test_before_its_first_report_a_job_is_not_said_to_have_done_nothing(samples,
     assert row_of(runs, seen([runs]), None).done is None
 
 
-def test_each_changed_field_is_told_with_its_owners_value():
+def test_each_changed_field_is_reported_with_its_owners_value():
     was = {"Partition": "gpu", "Features": "", "ReqNodeList": "v1", "NumNodes": "1-1"}
     one = job(partitions=("v100", "p100", "k80"), features="k80", node_count=1)
     known = {"1": Steering({"k80": 1}, time=NOW, was=was)}
@@ -96,7 +96,7 @@ def test_each_changed_field_is_told_with_its_owners_value():
     assert changed(one, seen([one]), SITE) == []
 
 
-def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
+def test_the_list_that_hbatch_wrote_is_reported_before_any_tick():
     declared = replace(LIST, partitions=("gpu",))
     one = job(partitions=("v100", "p100"), declaration=declared)
     assert changed(one, seen([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]

@@ -64,7 +64,7 @@ def test_a_job_that_has_not_answered_yet_is_waited_for(context):
     assert destinations(context.store.open_entries()) == {"1": {"v1": {"v100": 1}}}
 
 
-def test_a_job_that_does_not_answer_stays_and_is_told_so(context):
+def test_a_job_that_does_not_answer_stays_and_is_reported(context):
     begun(context, at=NOW - 121)
     assert "stays where it is" in advanced(context, HERE).said[0]
     told = read_plan(context.config.site.exchange_dir, "1", (os.getuid(),))

@@ -55,7 +55,7 @@ def test_nodes_that_are_down_count_for_nothing():
     assert told([], []) == {}
 
 
-def test_the_largest_usable_nodes_of_a_partition_are_told():
+def test_the_largest_usable_nodes_of_a_partition_are_reported():
     v1, v2, p1, p2, *rest = nodes()
     found = [
         replace(v1, cpus=64),

@@ -224,7 +224,7 @@ def test_a_stop_costs_the_wait_until_it_runs_again_and_the_work_that_was_not_sav
         (0.0, NOW + 400, {}, ""),
     ],
 )
-def test_of_a_stopped_job_that_has_ended_what_is_known_is_told(store, start, end, known, says):
+def test_of_a_stopped_job_that_has_ended_what_is_known_is_reported(store, start, end, known, says):
     stopped(store)
     over = job(restarts=1, state=JobState.FINISHED, start_s=start, end_s=end)
     assert effect(store, over, now=NOW + 500) == known

@@ -458,13 +458,13 @@ def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, foun
     assert sum(made) <= 1000 * (1 + 2 * len(sick)) and len(made) <= 1 + 20 * len(sick)
 
 
-def test_a_policy_is_told_whose_jobs_they_are():
+def test_a_policy_knows_whose_jobs_they_are():
     view = look(seen([job("1", uid=1001), job("2", uid=1002), job("3", uid=1001)])).view
     owner = dict(zip(view.jobs.ids, view.jobs.owner.tolist(), strict=True))
     assert owner == {"1": 1001, "2": 1002, "3": 1001}
 
 
-def test_a_policy_is_told_of_restarts_and_from_when_a_job_may_be_moved():
+def test_a_policy_gets_restarts_and_from_when_a_job_may_be_moved():
     guards = CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})
     site = CONFIG.model_copy(update={"guards": guards})
     saves = Declaration(types=("any",), checkpoint="yes", model="resnet18", samples=1e6)

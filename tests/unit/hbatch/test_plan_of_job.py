@@ -134,7 +134,7 @@ def script(folder, text):
     return str(path)
 
 
-def test_slurms_answer_is_read_and_its_refusal_told(tmp_path):
+def test_slurms_answer_is_read_and_its_refusal_reported(tmp_path):
     says = "sbatch: Job 7 to start at 2026-11-21T18:20:00 using 2 processors on nodes v[1-2]"
     says += " in partition gpu"
     found = start_of(script(tmp_path, f'echo "{says}" >&2; cat'), (), os.environ, b"x")

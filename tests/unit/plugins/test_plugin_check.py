@@ -46,7 +46,7 @@ def test_plugins_that_fit(site, wish):  # noqa: F811
     assert [one.level for one in looked(site, changed(mode="observe"))] == ["ok"]
 
 
-def test_settings_that_have_changed_are_told_with_the_command(site, tmp_path):  # noqa: F811
+def test_settings_that_have_changed_are_reported_with_the_command(site, tmp_path):  # noqa: F811
     do(add(site, "job-submit", "spank", untype=True))
     (found,) = looked(site, changed(exchange_dir=tmp_path))
     conf = site / "slurm.conf"

@@ -33,7 +33,7 @@ def cell(load: float, proportional: float, tune: float, opt: float, slowest: flo
     return synergy.Cell("fifo", 0.8, load, *runs)
 
 
-def test_what_was_asked_is_told_with_its_worst_and_best_cells() -> None:
+def test_what_was_asked_is_reported_with_its_worst_and_best_cells() -> None:
     found = [cell(0.9, 30.0, 10.0, 10.0, 1.0), cell(1.1, 30.0, 15.0, 14.0, 1.0)]
     assert synergy.best_words(found, "x")[1]
     assert "2.00 times (fifo, 1.1)" in synergy.best_words(found, "x")[0]

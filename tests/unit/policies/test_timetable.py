@@ -237,7 +237,7 @@ def test_nothing_to_do_and_nothing_to_do_it_with() -> None:
     assert set(plan.waiting) == {"j0"}
 
 
-def test_a_speed_that_was_told_wrong_is_measured() -> None:
+def test_a_speed_that_was_reported_wrong_is_measured() -> None:
     jobs = jobs_of([[[2.0], [1.5]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=4e5, total=9e5)
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
     first, state = decide(view, {})

@@ -36,7 +36,7 @@ def test_a_file_that_was_there_counts_from_its_own_time(tmp_path):
     assert looks(Newest(tmp_path / "a.pt"), 0, 2, 4) == [None, None, -500]
 
 
-def test_a_checkpoint_that_is_renamed_into_its_place_is_told_once_it_is_stable(tmp_path):
+def test_a_checkpoint_that_is_renamed_into_its_place_is_reported_once_it_is_stable(tmp_path):
     newest = Newest(tmp_path / "a.pt")
     assert looks(newest, 0, 10) == [None, None]
     put(tmp_path / "new", at=T0 + 11)
@@ -47,7 +47,9 @@ def test_a_checkpoint_that_is_renamed_into_its_place_is_told_once_it_is_stable(t
     assert looks(newest, 31, 34) == [None, 16]
 
 
-def test_one_that_is_written_slowly_is_not_told_before_its_end_and_counts_from_its_begin(tmp_path):
+def test_one_that_is_written_slowly_is_not_reported_before_its_end_and_counts_from_its_begin(
+    tmp_path,
+):
     newest = Newest(tmp_path / "a.pt")
     looks(newest, 0)
     for second in range(1, 10):

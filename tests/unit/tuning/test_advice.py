@@ -63,7 +63,7 @@ def test_features_are_added_to_those_that_are_there() -> None:
     assert lines(advice_names.features, renamed) == []
 
 
-def test_without_slurm_conf_the_keys_alone_are_told_and_on_which_nodes() -> None:
+def test_without_slurm_conf_the_keys_alone_are_reported_and_on_which_nodes() -> None:
     nodes = tuple(Node(f"a{n}", {"t4": 2}) for n in (1, 2, 3))
     on = Study(site.SlurmSite(nodes, (), {"killwait": "30 sec"}, None, ("Slurm",)))
     (one,) = advice_names.features(on)
