@@ -90,9 +90,9 @@ def test_a_journal_that_grows_with_more_than_the_jobs_is_reported(change, says):
 
 
 def test_a_job_on_which_the_decision_goes_to_and_fro_does_not_fill_the_disk():
-    told = replace(JOURNAL, rows={"told": 10 * MOST_DECISIONS + 1}, size_mb=0.3)
-    assert "2001 rows of told" in told.wrong(replace(WORK, ticks=9999))[0]
-    assert not replace(told, rows={"told": 10 * MOST_DECISIONS}).wrong(replace(WORK, ticks=9999))
+    larger = replace(JOURNAL, rows={"told": 10 * MOST_DECISIONS + 1}, size_mb=0.3)
+    assert "2001 rows of told" in larger.wrong(replace(WORK, ticks=9999))[0]
+    assert not replace(larger, rows={"told": 10 * MOST_DECISIONS}).wrong(replace(WORK, ticks=9999))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_folder_that_keeps_too_much_is_reported(change, says):
 
 
 def test_what_ended_jobs_left_is_gone_when_it_is_old(tmp_path):
-    """And what nobody ever removes is told."""
+    """And what is never removed is reported."""
     known = ("heartbeat.json", "plan.7.json", "steer.7_1.json", ".plan.7.json." + "0" * 16)
     for name in (*known, "strange.7.json"):
         (tmp_path / name).write_text("{}")

@@ -259,5 +259,5 @@ def test_another_user_than_the_controllers_learns_whose_it_is(tmp_path, monkeypa
     monkeypatch.setattr(os, "getuid", lambda: nobody)
     found = list(folder_findings(known))
     assert not [one for one in found if one.level == "problem"]
-    (told,) = [one for one in found if one.level == "warning" and "state folder" in one.what]
-    assert f"is {owner}'s" in told.what and f"sudo -u {owner} hadar check" in told.cure
+    (finding,) = [one for one in found if one.level == "warning" and "state folder" in one.what]
+    assert f"is {owner}'s" in finding.what and f"sudo -u {owner} hadar check" in finding.cure

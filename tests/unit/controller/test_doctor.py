@@ -1,4 +1,4 @@
-"""The whole story of one job: told from what is known, with what is wrong and its cure."""
+"""The report of one job: from what is known, with what is wrong and its cure."""
 
 import json
 import os
@@ -393,7 +393,7 @@ def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
     tale = job_report.of_controller(Reader(site, store, job("1")), "1")
     happened = [event.what.partition(":")[0] for event in tale.events]
     counts = {what: happened.count(what) for what in happened}
-    # 240 decisions were kept up to the state file's own limit, which is told.
+    # 240 decisions were kept up to the state file's own limit, which is reported.
     assert counts.pop("submitted", 1) == 1
     assert counts == {"request changed": 280, "stop for other jobs": 40, "decided": 200}
     (kept,) = tale.missing_history
@@ -442,8 +442,8 @@ def test_what_comes_next_is_reported_with_its_time(site, store):
     assert waits.next == ()
     due = job_report.of_controller(Reader(site, store, job("1", start_s=NOW + 90)), "1")
     assert due.next[-1].startswith("Slurm expects to start it at ")
-    told = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
-    on_its_way = job("1", restarts=1, admin_comment=told)
+    record = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
+    on_its_way = job("1", restarts=1, admin_comment=record)
     (next_,) = job_report.of_controller(Reader(site, store, on_its_way), "1").next[-1:]
     assert next_.startswith("Slurm starts it on 1 x k80 on k1 when that is free; ")
     assert "within 120 s it may start anywhere" in next_
@@ -578,7 +578,7 @@ def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "after", "told"),
+    ("state", "code", "after", "expected"),
     [
         ("FAILED", 0, 2, True),
         ("FAILED", 1, 61, True),
@@ -589,14 +589,14 @@ def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
         ("FAILED", 85, 2, False),
     ],
 )
-def test_a_signal_that_ended_the_job_is_reported(site, store, state, code, after, told):
+def test_a_signal_that_ended_the_job_is_reported(site, store, state, code, after, expected):
     signalled(store, f"the job has ended ({state})")
     declared = replace(SAVES, checkpoint_exit_code=85)
     ended = running("1", HERE, declaration=declared, end_s=NOW - 400 + after, exit_code=code)
     ended = replace(ended, state=JobState.FINISHED, slurm_state=state)
     found = wrong(site, ended, entries=tuple(store.history("1")))
-    assert any("signal may have ended it" in one.what for one in found) == told
-    if told:
+    assert any("signal may have ended it" in one.what for one in found) == expected
+    if expected:
         assert len(found) == 1 and f"({state})" in found[0].what
         assert "scontrol requeue" in found[0].cures[0]
     if code == 85:

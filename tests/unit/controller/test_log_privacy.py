@@ -106,9 +106,9 @@ def test_what_is_quoted_is_not_shown_below_names(home, people):
         f"it said {b'SECRET'!r} and {'SECRET'!r}"[:-2],
         'it said "SECRET',
     ):
-        told = privacy.text(words)
-        assert ("SECRET" in told) == (people == "names"), told
-        assert "said" in told or "Slurm's answer" in told
+        shown = privacy.text(words)
+        assert ("SECRET" in shown) == (people == "names"), shown
+        assert "said" in shown or "Slurm's answer" in shown
     odd = "/SECRET its/it's.json"
     assert "SECRET" not in privacy.text(f"cannot open {odd!r}: No such file")
 

@@ -1,4 +1,4 @@
-"""Of a model that nobody has measured no time and no speed is told."""
+"""Of a model that was never measured no time and no speed is shown."""
 
 import json
 import re

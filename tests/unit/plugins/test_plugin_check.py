@@ -140,7 +140,7 @@ def test_a_controllers_user_who_is_not_there_is_a_warning(site):  # noqa: F811
     nobody = changed(controller_user="nobody-of-that-name")
     (found,) = looked(site, nobody)
     assert found.level == "warning" and "cannot be looked at" in found.what
-    # A begin time is told of all the same.
+    # A begin time is named all the same.
     put_back(site, ["help.lua"])
     levels = {one.level: one.what for one in looked(site, nobody)}
     assert levels.keys() == {"warning", "problem"} and "begin time" in levels["problem"]

@@ -39,5 +39,9 @@ def test_what_was_asked_is_reported_with_its_worst_and_best_cells() -> None:
     assert "2.00 times (fifo, 1.1)" in synergy.best_words(found, "x")[0]
     assert "1.07 (fifo, 80%, 1.1)" in synergy.near_words(found)[0]
     short = [cell(1.1, 29.0, 15.0, 13.0, 0.9)]
-    told = [synergy.best_words(short, "x"), synergy.near_words(short), synergy.slowest_words(short)]
-    assert [good for _, good in told] == [False] * 3
+    sentences = [
+        synergy.best_words(short, "x"),
+        synergy.near_words(short),
+        synergy.slowest_words(short),
+    ]
+    assert [good for _, good in sentences] == [False] * 3

@@ -87,9 +87,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    told = SimpleNamespace(monotonic=found.monotonic, sleep=found.sleep)
-    monkeypatch.setattr(paces, "time", told)
-    monkeypatch.setattr(meters, "time", told)
+    pretend_time = SimpleNamespace(monotonic=found.monotonic, sleep=found.sleep)
+    monkeypatch.setattr(paces, "time", pretend_time)
+    monkeypatch.setattr(meters, "time", pretend_time)
     return found
 
 
