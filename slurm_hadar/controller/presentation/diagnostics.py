@@ -149,7 +149,7 @@ def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
     if last is None or started_since(job, last):
         return
-    if last.placement == "not steered" and not job.held:
+    if last.placement == "not steered" and not (job.held or job.never_met):
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
 
 

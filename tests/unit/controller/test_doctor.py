@@ -90,6 +90,13 @@ def test_a_dependency_that_can_never_be_met_is_no_wait_for_another_job():
     }
 
 
+def test_a_dependency_that_can_never_be_met_is_one_problem(site):
+    failed = job("1", dependency="afterok:7(failed)", reason="DependencyNeverSatisfied")
+    _, excluded = schedulable_jobs(seen([failed]), CONFIG, {})
+    (found,) = wrong(site, failed, last=Decision("1", NOW - 5, "not steered", excluded["1"]))
+    assert found.what.startswith("its dependency can never be met")
+
+
 def test_of_a_healthy_job_nothing_is_wrong(site):
     assert wrong(site, running("1", HERE), progress=report()) == []
     assert wrong(site, job("1")) == []
