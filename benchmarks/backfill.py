@@ -277,7 +277,7 @@ def main() -> None:
     idle = gaps(results["with"].busy, names, began, ended)
     long = [gap for gap in idle if gap > start_up]
     trained_s = samples / args.rate
-    told = {key: Delays.of(ran.delays) for key, ran in results.items()}
+    delays = {key: Delays.of(ran.delays) for key, ran in results.items()}
     result = {
         "short_jobs": len(jobs),
         "evictions": evictions,
@@ -289,9 +289,9 @@ def main() -> None:
         "idle_in_long_gaps_gpu_s": sum(long),
         "trained_gpu_s": trained_s,
         "share": trained_s / sum(long),
-        "delays": {key: asdict(found) for key, found in told.items()},
-        "more_at_the_median_s": told["with"].median_s - told["without"].median_s,
-        "more_at_the_p95_s": told["with"].p95_s - told["without"].p95_s,
+        "delays": {key: asdict(found) for key, found in delays.items()},
+        "more_at_the_median_s": delays["with"].median_s - delays["without"].median_s,
+        "more_at_the_p95_s": delays["with"].p95_s - delays["without"].p95_s,
         "failed_ticks": trainers.failures,
     }
     if args.json:
@@ -305,7 +305,7 @@ def main() -> None:
         f"trained {trained_s:.0f} of {sum(long):.0f} idle GPU-seconds in gaps longer than that: "
         f"{100 * trained_s / sum(long):.1f}%"
     )
-    for key, found in told.items():
+    for key, found in delays.items():
         print(
             f"start delay {key} backfill: median {found.median_s:.2f} s, "
             f"95% {found.p95_s:.2f} s, most {found.most_s:.2f} s"

@@ -13,9 +13,9 @@ them ever waited under any policy):
 ``tiresias``, ``srtf`` and ``gavel_las`` keep the declared batch and the GPUs asked for.
 ``timetable`` and ``hadar`` keep the batch and choose the count: the stronger baselines. ``srtf +
 batch`` and ``hadar + batch`` plan with each place's best batch. ``ones x 2`` and ``ones / 2`` are
-told a noise scale that is wrong by that factor. Aim: average JCT at least 1.3 times better than the
-best of the first three at the median, half of the gain with a wrong noise scale. Exit 1 when that
-is missed.
+given a noise scale that is wrong by that factor. Aim: average JCT at least 1.3 times better than
+the best of the first three at the median, half of the gain with a wrong noise scale. Exit 1 when
+that is missed.
 """
 
 import argparse

@@ -313,24 +313,24 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="only the long stream")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    told: list[tuple[str, bool]] = []
+    sentences: list[tuple[str, bool]] = []
     every: list[Cell] = []
     if not given.long:
         short = listed(HEAD, cells(), given.json)
-        told += [best_words(short, f"{JOBS} jobs"), near_words(short)]
+        sentences += [best_words(short, f"{JOBS} jobs"), near_words(short)]
         every += short
     stream = f"last {LAST} of {LONG:,} jobs"
     long = listed(f"{stream}:\n{HEAD}", long_cells(), given.json)
-    told.insert(1, best_words(long, stream))
+    sentences.insert(1, best_words(long, stream))
     every += long
-    told.append(slowest_words(every))
+    sentences.append(slowest_words(every))
     if given.json:
         result = [asdict(one) for cell in every for one in cell.runs]
         print(json.dumps({"version": 1, "command": "benchmarks.synergy", "result": result}))
     else:
-        for words, _ in told:
+        for words, _ in sentences:
             print(words)
-    sys.exit(0 if all(good for _, good in told) else 1)
+    sys.exit(0 if all(good for _, good in sentences) else 1)
 
 
 def listed(head: str, found: Iterator[Cell], quiet: bool) -> list[Cell]:

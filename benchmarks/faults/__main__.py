@@ -266,10 +266,10 @@ def _ticks(boxes: Room, how: str, options: Options) -> bool:
         _say(f"BROKEN not {done}: {sentence}")
         broken += 1
     some = chosen(points, only, sample, options.seed)
-    found = boxes.run([Case(touch.name, then) for touch in some for then in thens], _told)
+    found = boxes.run([Case(touch.name, then) for touch in some for then in thens], _print_found)
     for _ in range(0 if sample else _AGAIN):
         again = not_reached(found, only, thens)
-        found += boxes.run(again, _told) if again else []
+        found += boxes.run(again, _print_found) if again else []
     for then in thens:
         wrong = sum(bool(one.wrong) for case, one in found if case.then == then)
         tried = sum(case.then == then for case, _ in found)
@@ -321,7 +321,7 @@ def _of_plants(missed: Sequence[str]) -> str:
     return f"{len(FAULTS) - len(missed)} of {len(FAULTS)} planted faults caught"
 
 
-def _told(case: Case, found: Found) -> None:
+def _print_found(case: Case, found: Found) -> None:
     if found.unset:
         _say(f"NOT SET UP {case.at}, then {case.then}: {found.unset}")
         return

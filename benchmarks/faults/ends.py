@@ -24,17 +24,17 @@ def main() -> None:
     if exchange is None:
         sys.exit("there is no exchange folder")
     began = time.time()
-    told = Progress(
+    progress = Progress(
         exchange.job, began, exchange.restarts, host(), 0, False, began, "ends", 8, 8.0, 1.0, 8, 1
     )
     while not over.exists():
         if exchange.due():
-            exchange.tell(replace(told, time=time.time()))
+            exchange.tell(replace(progress, time=time.time()))
         plan = exchange.plan(now=True)
         if plan is not None and plan.save:
             break
         time.sleep(_LOOK_S)
-    exchange.tell(replace(told, time=time.time(), finished=True))
+    exchange.tell(replace(progress, time=time.time(), finished=True))
 
 
 if __name__ == "__main__":

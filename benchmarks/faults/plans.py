@@ -14,7 +14,7 @@ _PLACE = (_TELLS, "hint", "undo")
 _TAKEN = "moved"
 _NOT_MOVED, _BY_ITSELF = "stays where it is", "started by itself"
 
-_Told = tuple[dict[str, int], int | None, int, tuple[float, ...]]
+_Sent = tuple[dict[str, int], int | None, int, tuple[float, ...]]
 """GPUs by type, batch, copies and their shares."""
 
 
@@ -30,12 +30,12 @@ def complaint(plan: JobPlan | None, job: Job, history: Sequence[Entry]) -> str:
     for entry in history:
         if entry.kind != _TELLS:
             continue
-        told = _told(entry)
-        if _of(plan) == told and not plan.save:
+        sent = _sent(entry)
+        if _of(plan) == sent and not plan.save:
             return _elsewhere(plan, job, history, entry)
         if _asks(plan, entry) or _stays(plan, job, entry):
             return _old_wish(plan, job, entry)
-        decided.append(_words(told))
+        decided.append(_words(sent))
         if not (_cut_short(entry) or _came_too_late(entry, job)):
             break
     wish = ", and asks it to save" if plan.save else ""
@@ -43,25 +43,25 @@ def complaint(plan: JobPlan | None, job: Job, history: Sequence[Entry]) -> str:
     return f"its plan speaks of {_words(_of(plan))}{wish}; decided was {was}"
 
 
-def _of(plan: JobPlan) -> _Told:
+def _of(plan: JobPlan) -> _Sent:
     return dict(plan.gpus), plan.batch, plan.copies, plan.shares
 
 
-def _told(entry: Entry) -> _Told:
+def _sent(entry: Entry) -> _Sent:
     gpus = dict(steering_of(entry.details, 0.0).gpus)
     return gpus, batch_of_entry(entry.details), *copies_of(entry.details)
 
 
 def _asks(plan: JobPlan, entry: Entry) -> bool:
     """Whether it is the wish to save with which a move begins."""
-    gpus, *_ = _told(entry)
+    gpus, *_ = _sent(entry)
     now = {"save": plan.save, "restarts": plan.restarts}
     return _of(plan) == (gpus, None, 1, ()) and now.items() <= entry.details.items()
 
 
 def _stays(plan: JobPlan, job: Job, entry: Entry) -> bool:
     """Whether it tells a job that was not moved that it keeps what it has."""
-    said, told = entry.outcome, dict(plan.gpus)
+    said, gpus = entry.outcome, dict(plan.gpus)
     if plan.save or not (said is None or _NOT_MOVED in said or _BY_ITSELF in said):
         return False
     had = entry.details.get("from")
@@ -69,8 +69,8 @@ def _stays(plan: JobPlan, job: Job, entry: Entry) -> bool:
     if said is not None and _BY_ITSELF in said:
         # Wherever Slurm started it; of one that is over that is not shown.
         runs = job.state is JobState.RUNNING
-        return told == _by_type(job.gpus) if runs else sum(told.values()) == sum(before.values())
-    return told == before
+        return gpus == _by_type(job.gpus) if runs else sum(gpus.values()) == sum(before.values())
+    return gpus == before
 
 
 def _cut_short(entry: Entry) -> bool:
@@ -114,8 +114,8 @@ def _by_type(nodes: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return found
 
 
-def _words(told: _Told) -> str:
-    gpus, batch, copies, shares = told
+def _words(sent: _Sent) -> str:
+    gpus, batch, copies, shares = sent
     more = [f"batch {batch}"] if batch is not None else []
     more += [f"{copies} copies"] if copies > 1 else []
     more += [f"shares {list(shares)}"] if shares else []

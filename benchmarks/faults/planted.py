@@ -49,7 +49,7 @@ def _hold(acts: Acts) -> None:
 
 
 def _swapped_plans(acts: Acts) -> None:
-    """A job is told what another one should run with."""
+    """A job is sent what another one should run with."""
     tell = apply.ActionContext.write_plan
     swapped = {"k80": "v100", "v100": "k80"}
 
@@ -63,7 +63,7 @@ def _swapped_plans(acts: Acts) -> None:
 
 
 def _another_batch(acts: Acts) -> None:
-    """A job is told another batch than was decided."""
+    """A job is sent another batch than was decided."""
 
     def wrong(folder: Path, plan: JobPlan, check: Any = None) -> None:
         acts()

@@ -27,7 +27,7 @@ from slurm_hadar.runtime.samples import check_lineage, from_plain
 
 _CURED = ("released", "its placement could not")
 """How the outcomes begin by which a job that Slurm held is not held any more."""
-_TOLD = ("moved", "stopped")
+_ENDED = ("moved", "stopped")
 _SLACK_S = 2.0
 """Of Slurm's times, which are whole seconds."""
 
@@ -128,9 +128,9 @@ class Promises:
                 self._say(f"{name}: it waits for a begin time that its owner did not ask for")
         plan = read_plan(self._config.site.exchange_dir, job.id, (self._config.controller_uid,))
         wrong = complaint(plan, job, history)
-        told = next((entry for entry in history if entry.kind == "move"), None)
-        if plan is None and told is not None and told.outcome in _TOLD:
-            wrong = "it has no plan file, although it was told a plan"
+        move = next((entry for entry in history if entry.kind == "move"), None)
+        if plan is None and move is not None and move.outcome in _ENDED:
+            wrong = "it has no plan file, although it was sent a plan"
         if wrong:
             self._say(f"{name}: {wrong}")
 

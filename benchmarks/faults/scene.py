@@ -154,7 +154,7 @@ def sandbox(folder: Path, rights: Rights, stalls: bool = False) -> Sandbox:
         folder, LAYOUT, mode="act", settings=settings, base_rates=base, cred_expire_s=CRED_EXPIRE_S
     )
     try:
-        _fail_where_told(box)
+        _fail_where_asked(box)
     except BaseException:
         box.down()
         raise
@@ -170,7 +170,7 @@ def _mark(box: Sandbox, job: str) -> Path:
     return box.conf.parent / f"fails.{job}"
 
 
-def _fail_where_told(box: Sandbox) -> None:
+def _fail_where_asked(box: Sandbox) -> None:
     prolog = box.conf.parent / "prolog.sh"
     mark = _mark(box, "$SLURM_JOB_ID")
     prolog.write_text(f'#!/bin/sh\nif rm "{mark}" 2>/dev/null; then exit 1; fi\nexit 0\n')

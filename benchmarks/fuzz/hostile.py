@@ -114,7 +114,7 @@ def damage(draw: random.Random, data: bytes) -> bytes:
             said |= {key: draw.choice(DECLARED[key]) for key in keys}
             words = " ".join(f"{key}={value}" for key, value in said.items())
             job["comment"] = f"{draw.choice(_NAMES)}[hadar1 {words}]"
-    # What is told of speed goes furthest: into the profiles, and from there to all users.
+    # What is reported of speed goes furthest: into the profiles, and from there to all users.
     keys = [*draw.sample(list(PROGRESS), draw.choice((0, 1, 2, 6))), draw.choice(("rate", "lost"))]
     for key in keys:
         scene["progress"][key] = draw.choice(PROGRESS[key])

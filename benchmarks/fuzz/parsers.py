@@ -283,7 +283,7 @@ def _parsers() -> Iterator[Parser]:
 
 
 def _in_the_exchange_folder() -> Iterator[Parser]:
-    told_of = {
+    reports_of = {
         "progress.84_2.aa.json": seeds.versioned(asdict(seeds.PROGRESS)),
         "gpu.84.aa.json": seeds.versioned(seeds.GPU_USE),
         "plan.84_2.json": seeds.versioned(seeds.PLAN),
@@ -296,9 +296,9 @@ def _in_the_exchange_folder() -> Iterator[Parser]:
         "heartbeat.json": _acts,
     }
     for name, read in readers.items():
-        yield Parser(name, _exchange(name, read), [told_of[name]], mutations.tree)
-    for name, other in (list(told_of)[:2], list(told_of)[1::-1]):
-        taken = _exchange(name, reports.taken_in, {other: told_of[other]})
-        yield Parser(f"{name}, taken in", taken, [told_of[name]], mutations.tree)
+        yield Parser(name, _exchange(name, read), [reports_of[name]], mutations.tree)
+    for name, other in (list(reports_of)[:2], list(reports_of)[1::-1]):
+        taken = _exchange(name, reports.taken_in, {other: reports_of[other]})
+        yield Parser(f"{name}, taken in", taken, [reports_of[name]], mutations.tree)
     name = "steer.84_2.json"
     yield Parser(name, _exchange(name, reports.steered), seeds.steered(), mutations.tree)

@@ -1,4 +1,4 @@
-"""Whole ticks over what users wrote: read, learned, decided, sent, and told in words.
+"""Whole ticks over what users wrote: read, learned, decided, sent, and printed.
 
 The controller is the real one, with its state file and an exchange folder; Slurm's commands answer
 from a scene. Whatever one user writes, the tick ends, and the others' jobs take part in it.
@@ -70,8 +70,8 @@ def scene(policy: str) -> bytes:
         _job("5", "eve", "p2", "model=vgg16 batch=64 backfill=yes nodes=1-2", "idle"),
         _job("6", "eve", "", "model=vgg16 batch=64 backfill=yes nodes=1-2", "idle"),
     ]
-    told = Progress(EVE, NOW - 1, 0, "v1", 7, False, NOW - 600, "m", 640, 12.5, 60.0, 64, 1)
-    return json.dumps({"policy": policy, "jobs": jobs, "progress": asdict(told)}).encode()
+    progress = Progress(EVE, NOW - 1, 0, "v1", 7, False, NOW - 600, "m", 640, 12.5, 60.0, 64, 1)
+    return json.dumps({"policy": policy, "jobs": jobs, "progress": asdict(progress)}).encode()
 
 
 def _job(id_: str, user: str, node: str, words: str, partition: str = "gpu") -> dict[str, Any]:
@@ -158,15 +158,17 @@ def ticked(data: bytes, folder: Path) -> list[TickReport]:
 
     The second one reads what the first one kept.
     """
-    told = json.loads(data)
+    trial = json.loads(data)
     for name in ("state", "exchange"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "exchange").mkdir()
-    site = _site(folder, told["policy"])
-    (folder / "exchange" / f"progress.{EVE}.aa.json").write_bytes(seeds.versioned(told["progress"]))
+    site = _site(folder, trial["policy"])
+    (folder / "exchange" / f"progress.{EVE}.aa.json").write_bytes(
+        seeds.versioned(trial["progress"])
+    )
     slurm = _Answers(
         shown={
-            "jobs": json.dumps({"jobs": told["jobs"]}), "node": _nodes(), "config": _SETTINGS,
+            "jobs": json.dumps({"jobs": trial["jobs"]}), "node": _nodes(), "config": _SETTINGS,
             "partition": _PARTITIONS, "--version": "slurm-wlm 22.05.8\n",
             "reservation": "No reservations in the system\n",
         }

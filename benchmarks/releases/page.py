@@ -1,7 +1,7 @@
 """The tables of docs/releases.md: a row for each test, a column for each release and back end.
 
 The second one says of what each column was made: digests of the contract and of the code that
-talks to Slurm, so that a column that is older than these can be told.
+talks to Slurm, so that a column that is older than these is known.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Threads whose faults are told instead of lost."""
+"""Threads whose faults are reported instead of lost."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ class Watched(threading.Thread):
 
 
 def join(threads: Iterable[Watched]) -> None:
-    """Wait for all that were started, also where one that waits for them is told to end."""
+    """Wait for all that were started, also where one that waits for them is asked to end."""
     late: BaseException | None = None
     for thread in threads:
         while thread.is_alive():

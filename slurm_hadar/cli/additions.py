@@ -67,6 +67,14 @@ def gpu_request(held: Settings) -> Request | None:
     return Request(shown, tuple(typed)) if shown else None
 
 
+def gpus_not_asked_for(declaration: Declaration, held: Settings) -> str:
+    """What to say, behind why a job goes unmanaged, where ``gpus`` is declared and nothing asks
+    Slurm for GPUs; else empty. Without a digit, as of every line on whether a job is managed."""
+    if declaration.gpus is None or gpu_request(held) is not None:
+        return ""
+    return "; it gets no GPU by the gpus= that it declares, so ask for them with --gres=gpu:N"
+
+
 def _is_gpu(entry: str) -> bool:
     return re.match(r"\s*(gres[:/])?gpu([:=(]|\s*$)", entry) is not None
 
@@ -104,11 +112,11 @@ def add(
         record = replace(record, types=_types(declaration, request))
         if request is None:
             _ask_for_gpus(result, record, held)
-        result.has_gpus = request is not None or bool(result.options)
+        result.has_gpus = request is not None or bool(result.options or result.behind)
         if result.has_gpus and not (request and request.types):
-            partition = _choose_types(result, record, held, site, today)
-            if result.behind:
-                record = replace(record, partitions=_named(partition))
+            listed = _choose_types(result, record, held, site, today)
+            if listed:
+                record = replace(record, partitions=_named(listed))
         if declaration.checkpoint:
             _make_movable(result, held)
     try:
@@ -172,7 +180,9 @@ def _ask_for_gpus(result: Additions, declaration: Declaration, held: Settings) -
         return
     nodes = held.get("nodes") or "1"
     if nodes in ("1", "1-1"):
-        result.options.append("--gres=" + ",".join(filter(None, (gres, f"gpu:{least}"))))
+        # Of several --gres sbatch takes the last.
+        place = result.behind if gres else result.options
+        place.append("--gres=" + ",".join(filter(None, (gres, f"gpu:{least}"))))
         return
     match = re.match(r"\d{1,6}", nodes)
     fewest = int(match[0]) if match else 1
@@ -191,7 +201,7 @@ def _choose_types(
     today: Callable[[], Today | None],
 ) -> str:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
-    knows no OR. Returns the partition that a list stands for."""
+    knows no OR. Returns the partition that a list stands for; empty without a list."""
     from slurm_hadar.cli.partition_list import members_of, ordered
 
     known = None

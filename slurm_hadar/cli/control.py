@@ -80,11 +80,11 @@ def tick(
         except HadarError as error:
             event_log.fault(log, str(error))
             if metrics is not None:
-                _told(metrics.failed(controller.store))
+                _print_message(metrics.failed(controller.store))
             raise
         _record(log, controller, report)
         if metrics is not None:
-            _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
+            _print_message(metrics.learn(report, controller.store, controller.backoff.interval_s))
     if as_json:
         print_json("tick", tick_text.summary(report))
     else:
@@ -268,7 +268,7 @@ class _Shown:
                 self.stack.enter_context(self.servers.pop(0))
             except HadarError as error:
                 # The jobs are looked after all the same.
-                _told(str(error))
+                _print_message(str(error))
 
 
 @contextmanager
@@ -300,9 +300,9 @@ def _metrics(site: Config, controller: Controller) -> "MetricsExporter | None":
     return metrics
 
 
-def _told(words: str) -> None:
-    if words:
-        typer.echo(f"{_clock()} {words}", err=True)
+def _print_message(message: str) -> None:
+    if message:
+        typer.echo(f"{_clock()} {message}", err=True)
 
 
 def _one(controller: Controller, shown: _Shown) -> bool:
@@ -318,7 +318,7 @@ def _one(controller: Controller, shown: _Shown) -> bool:
         _say(report)
         _record(log, controller, report)
         if metrics is not None:
-            _told(metrics.learn(report, controller.store, controller.backoff.interval_s))
+            _print_message(metrics.learn(report, controller.store, controller.backoff.interval_s))
     except ForbiddenIdentity:
         raise
     except DamagedStateFile as error:
@@ -344,7 +344,7 @@ def _failed(controller: Controller, shown: _Shown, why: str) -> None:
     shown.published.fault(why)
     shown.serve()
     if shown.metrics is not None:
-        _told(shown.metrics.failed(controller.store))
+        _print_message(shown.metrics.failed(controller.store))
 
 
 def _say(report: TickReport) -> None:

@@ -3,10 +3,9 @@
 import socket
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.lock import controllers_uid, process_ended
+from slurm_hadar.controller.lock import controllers_uid, process_ended, stop_file_exists
 from slurm_hadar.controller.presentation import overview
 from slurm_hadar.controller.service import client
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -19,7 +18,7 @@ def controller_of(site: Config) -> ControllerState:
     state = overview.controller_state(beat, time.time())
     if beat is None or not state.alive:
         return state
-    state = _with_stop_file(site.guards.stop_file, state)
+    state = _with_stop_file(site, state)
     here = beat.host == socket.gethostname()
     # Under a timer each tick has its process, but there is no socket.
     if here and process_ended(beat) and client.refuses(site.status_socket):
@@ -29,13 +28,11 @@ def controller_of(site: Config) -> ControllerState:
     return state
 
 
-def _with_stop_file(stop: Path, state: ControllerState) -> ControllerState:
+def _with_stop_file(site: Config, state: ControllerState) -> ControllerState:
+    stop = site.guards.stop_file
     try:
-        stop.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return state
+        return replace(state, stop_file=str(stop)) if stop_file_exists(site) else state
     except OSError as error:
         said = f"the stop file {stop} cannot be looked for by this user ({error.strerror}): "
         said += "if it exists, nothing is changed; ask an admin"
         return replace(state, stop_file_unseen=said)
-    return replace(state, stop_file=str(stop))

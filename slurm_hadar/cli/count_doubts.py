@@ -48,10 +48,42 @@ def of_submit(
         return _no_effect(declaration, _fixed(number)) if other else ""
     if "gpus" in held and not isinstance(span, CountList):
         # Slurm may spread these over nodes.
-        return ""
+        return of_one_count(declaration, held)
     sizes = [sum(node.values()) for node in _open_to(declaration, nodes())]
     why = _of_sizes(span, 1, False, {*sizes})
-    return _no_effect(declaration, why) or _out_of_reach(declaration, sizes)
+    found = _no_effect(declaration, why) or of_one_count(declaration, held)
+    return found or _out_of_reach(declaration, sizes)
+
+
+def of_one_count(declaration: Declaration, held: Mapping[str, str | None]) -> str:
+    """A sentence where several numbers are declared and the job keeps that of its submit, as
+    nothing but a move changes it; else empty. ``held``: sbatch's options."""
+    from slurm_hadar.cli.additions import gpu_request
+    from slurm_hadar.cli.declaration_warnings import allows, gpus_asked
+
+    span = declaration.gpus
+    others = declaration.fork[1] > 1 or declaration.backfill or "exclusive" in held
+    on_one_node = (held.get("nodes") or "1").partition("-")[0] == "1"
+    if span is None or span[0] == span[-1] or others or not on_one_node:
+        return ""
+    request = gpu_request(held)
+    none_asked = (held.get("gres") or "").lower() == "none"
+    count = gpus_asked(held) if request is not None else 0 if none_asked else span[0]
+    if not allows(span, count):
+        return ""
+    moves = "only a move changes the number, and it"
+    if request is not None and request.types:
+        named = ",".join(request.types)
+        why = f"{request.text} names a GPU type, and Slurm changes no such request"
+        what = f"write types={named} in its place"
+    elif not declaration.checkpoint:
+        why = f"{moves} declares no checkpoint"
+        what = "add checkpoint=yes, or the way in which it saves by itself"
+    elif declaration.pin:
+        why, what = f"{moves} is pinned", "remove pin=yes"
+    else:
+        return ""
+    return f"of gpus={declaration.assignments()['gpus']} the job keeps {count}: {why}; {what}"
 
 
 def _open_to(

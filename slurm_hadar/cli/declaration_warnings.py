@@ -238,15 +238,18 @@ def of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
     request = gpu_request(held)
     if declaration.gpus is None or request is None:
         return
-    least, most = declaration.gpus[0], declaration.gpus[-1]
-    listed, count = isinstance(declaration.gpus, CountList), gpus_asked(held)
-    allowed = count in declaration.gpus if listed else least <= count <= most
-    if count and not allowed:
+    count = gpus_asked(held)
+    if count and not allows(declaration.gpus, count):
         span = declaration.assignments()["gpus"]
         yield (
             f"{request.text} asks for {count} of the GPUs and gpus={span} is declared; "
             f"write gpus={count}, or ask for as many as you declare"
         )
+
+
+def allows(span: tuple[int, ...], count: int) -> bool:
+    """Whether a declared ``span`` has a number of GPUs."""
+    return count in span if isinstance(span, CountList) else span[0] <= count <= span[-1]
 
 
 def gpus_asked(held: Settings) -> int:

@@ -249,15 +249,16 @@ def _load_when_used(name: str) -> None:
 
 
 def _additions(submit: Submit, declaration: Declaration) -> SubmitOutcome:
-    from slurm_hadar.cli.additions import add
+    from slurm_hadar.cli.additions import add, gpus_not_asked_for
 
     site, held = submit.site, submit.held
     clusters = held.get("clusters")
     if clusters and not (site and clusters == site.cluster):
-        return SubmitOutcome("it may go to another cluster")
+        more = gpus_not_asked_for(declaration, held)
+        return SubmitOutcome(f"it may go to another cluster{more}")
     added = add(declaration, held, site, lambda: _today(submit, bool(declaration.checkpoint)))
     if isinstance(added, str):
-        return SubmitOutcome(added)
+        return SubmitOutcome(added + gpus_not_asked_for(declaration, held))
     return SubmitOutcome(added=added, declaration=declaration)
 
 
@@ -297,6 +298,12 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     submit prints finds sbatch's.
     """
     added, why = outcome.added, outcome.why
+    if outcome.declaration is not None and outcome.declaration.off:
+        from slurm_hadar.cli.additions import gpus_not_asked_for
+
+        return "the job is not managed: off=yes" + gpus_not_asked_for(
+            outcome.declaration, submit.held
+        )
     more: list[str] = []
     if added:
         more = [*added.notes, *filter(None, (submit.site_trouble,))]
@@ -312,8 +319,6 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         more.insert(0, why)
     elif added is None or outcome.declaration is None:
         return ""
-    elif outcome.declaration.off:
-        return "the job is not managed: off=yes"
     else:
         said = "the job is managed"
         if submit.site is not None and not _acts(submit, submit.site):

@@ -100,19 +100,22 @@ def docstrings(*modules: types.ModuleType) -> dict[tuple[str, str], str]:
 
 
 def takes(field: FieldInfo) -> str:
-    """The type of a field and its bounds."""
-    bounds = [
-        f"{word} {bound:g}"
+    """The type of a field and its bounds, one below and one above."""
+    # On equal numbers the exclusive bound counts.
+    least = max(_bounds(field, ("ge", "at least"), ("gt", "above")), default=None)
+    most = min(_bounds(field, ("lt", "below"), ("le", "at most")), default=None)
+    shown = [f"{word} {bound:g}" for bound, _, word in filter(None, (least, most))]
+    return ", ".join([_type(field.annotation), *shown])
+
+
+def _bounds(field: FieldInfo, *kinds: tuple[str, str]) -> list[tuple[float, int, str]]:
+    """(bound, place of its kind in ``kinds``, word) of a field, for each kind (attribute, word)."""
+    return [
+        (float(bound), at, word)
         for one in field.metadata
-        for word, bound in (
-            ("at least", getattr(one, "ge", None)),
-            ("above", getattr(one, "gt", None)),
-            ("at most", getattr(one, "le", None)),
-            ("below", getattr(one, "lt", None)),
-        )
-        if bound is not None
+        for at, (name, word) in enumerate(kinds)
+        if (bound := getattr(one, name, None)) is not None
     ]
-    return ", ".join([_type(field.annotation), *bounds])
 
 
 def _type(kind: object) -> str:

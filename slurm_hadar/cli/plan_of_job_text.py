@@ -40,8 +40,8 @@ def format_plan(plan: SubmitPlan) -> list[str]:
         said.append("managed  yes, but no controller is acting now: it is an ordinary job")
     if plan.reason:
         where = job_updates.placement_text(plan.gpus, plan.nodes) if plan.gpus else ""
-        told = plan.reason.startswith(where)
-        said.append("policy   " + (plan.reason if told else f"{where}: {plan.reason}"))
+        has_place = plan.reason.startswith(where)
+        said.append("policy   " + (plan.reason if has_place else f"{where}: {plan.reason}"))
     said.append("Slurm    " + _alone(plan.alone, plan.now_s))
     return said + [f"note     {note}" for note in plan.notes]
 

@@ -3,7 +3,7 @@ looked for while sbatch runs."""
 
 from __future__ import annotations
 
-from slurm_hadar.cli.count_doubts import of_submit
+from slurm_hadar.cli.count_doubts import of_one_count, of_submit
 from slurm_hadar.cli.declaration_warnings import (
     FEW_GPUS,
     doubts,
@@ -41,11 +41,12 @@ def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
     )
     several = gpus is not None and held.get("nodes", "1") not in ("1", "1-1")
     if plain and not several and "exclusive" not in held:
-        return []
-    partition = held.get("partition") or ""
-    found = of_submit(
-        declared, held, lambda: gpus_of_nodes(submit.program(), submit.environment, partition)
-    )
+        found = of_one_count(declared, held)
+    else:
+        partition = held.get("partition") or ""
+        found = of_submit(
+            declared, held, lambda: gpus_of_nodes(submit.program(), submit.environment, partition)
+        )
     return [found] if found else []
 
 

@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from slurm_hadar.cli.common import ConfigOption, load
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, UsageError
+
+_HIGHEST_PORT = 65535
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,15 +24,15 @@ def web(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help="Sandbox only: serve on this loopback port, 0: any free one."
-        ),
+        typer.Option(help="Sandbox only: serve on this loopback port, 0: any free one."),
     ] = None,
 ) -> None:
     """Serve a live page of the cluster, the queue and each job, until Ctrl-C; read-only.
 
     Each user sees what hadar status shows to them. It asks the running controller of this host.
     """
+    if port is not None and not 0 <= port <= _HIGHEST_PORT:
+        raise UsageError(f"--port takes a number from 0 to {_HIGHEST_PORT}, not {port}")
     site = load(config)
     try:
         # Only here: no other command needs them.

@@ -108,7 +108,7 @@ class AlertSettings(Section):
     """Messages to one recipient in 24 hours; one has all new alerts of a look."""
 
     @model_validator(mode="after")
-    def _told_first(self) -> "AlertSettings":
+    def _owner_knows_first(self) -> "AlertSettings":
         if self.preempt_held_idle_s and not (self.enabled and self.owners and self.held_idle_s):
             raise ValueError(
                 "preempt_held_idle_s needs enabled = true, owners = true and held_idle_s: the "

@@ -91,7 +91,7 @@ class Backoff:
             "slow": slow,
             "sent": self._traffic.sent(),
         }
-        # A full disk was told of by the tick itself.
+        # The tick itself reports a full disk.
         with contextlib.suppress(sqlite3.Error):
             self._store.keep_policy_state(_NAME, kept)
 

@@ -242,6 +242,16 @@ def taken_over_from(beat: Heartbeat | None, who: Who, now: float) -> str:
     return ""
 
 
+def stop_file_exists(config: Config) -> bool:
+    """Whether the stop file of the configuration is there. Raises OSError where this user may not
+    look for it."""
+    try:
+        config.guards.stop_file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def is_fresh(beat: Heartbeat, now: float) -> bool:
     """Whether the writer of a heartbeat is taken for alive; a tick may be late, a clock ahead."""
     longest_s = _longest_s(beat)

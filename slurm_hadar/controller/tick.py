@@ -26,7 +26,14 @@ from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.state_errors import new_file_message
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import NO_TIME, Learning
-from slurm_hadar.controller.lock import SETTLE_S, me, rival, taken_over, takes_over
+from slurm_hadar.controller.lock import (
+    SETTLE_S,
+    me,
+    rival,
+    stop_file_exists,
+    taken_over,
+    takes_over,
+)
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
@@ -150,12 +157,10 @@ class Controller:
             return False, "observe mode: nothing is changed (site.mode)"
         stop = self.config.guards.stop_file
         try:
-            stop.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return True, ""
+            stopped = stop_file_exists(self.config)
         except OSError as error:
             return False, f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
-        return False, f"{stop} exists: nothing is changed"
+        return not stopped, f"{stop} exists: nothing is changed" if stopped else ""
 
     def _stopped(self) -> str:
         """Why nothing more may be sent since the tick began: it may have taken longer than a

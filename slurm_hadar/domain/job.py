@@ -135,6 +135,11 @@ class Job:
         return declared and self.batch and not self.het and not self.outside
 
     @property
+    def never_met(self) -> bool:
+        """Whether Slurm says that its dependency can never be met, so that it never starts."""
+        return self.reason.startswith("DependencyNeverSatisfied")
+
+    @property
     def opted_out(self) -> bool:
         """Whether its owner opted it out (``off=yes``)."""
         return self.declaration is not None and self.declaration.off

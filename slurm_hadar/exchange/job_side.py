@@ -73,7 +73,7 @@ class Exchange:
         listed = listing(folder)
         self._earlier = progress.own_files(folder, job, os.getuid(), listed)
         self._every_s = seconds(os.environ, "HADAR_PROGRESS_S", _PROGRESS_S)
-        self._told = -1e9
+        self._reported_s = -1e9
         self._looked = -1e9
         self._stamp: tuple[int, int, int] | None = None
         self._plan: JobPlan | None = None
@@ -110,11 +110,11 @@ class Exchange:
 
     def due(self) -> bool:
         """Whether it is time to tell the progress again."""
-        return time.monotonic() - self._told >= self._every_s
+        return time.monotonic() - self._reported_s >= self._every_s
 
     def tell(self, state: Progress) -> None:
         """Write the progress file; earlier ones of this job and user go away."""
-        self._told = time.monotonic()
+        self._reported_s = time.monotonic()
         try:
             path = self._written(asdict(state))
         except (OSError, ValueError) as error:

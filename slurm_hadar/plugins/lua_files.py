@@ -94,17 +94,17 @@ def mistake(text: str) -> str | None:
 
 def _read_by(library: ctypes.CDLL, text: str) -> str:
     new, close = library.luaL_newstate, library.lua_close
-    load, told = library.luaL_loadstring, library.lua_tolstring
+    load, message = library.luaL_loadstring, library.lua_tolstring
     new.restype, close.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     load.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    told.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
-    told.restype = ctypes.c_char_p
+    message.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    message.restype = ctypes.c_char_p
     state = new()
     if not state:
         raise OSError("no memory for Lua")
     try:
         if not load(state, text.encode(errors="surrogateescape")):
             return ""
-        return (told(state, -1, None) or b"an unknown mistake").decode(errors="replace")
+        return (message(state, -1, None) or b"an unknown mistake").decode(errors="replace")
     finally:
         close(state)

@@ -242,7 +242,7 @@ def _end(folder: Path) -> None:
 def _number() -> str:
     """Slurm's own number of the job, an array's task included; empty for what is no number.
 
-    A prolog is not told which task of which array it stands before.
+    A prolog does not learn which task of which array it stands before.
     """
     number = os.environ.get("SLURM_JOB_ID", "")
     return number if number.isascii() and number.isdecimal() else ""

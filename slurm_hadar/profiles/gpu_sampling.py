@@ -161,8 +161,8 @@ def training_use(samples_per_s: float, uses: Iterable[GpuUse]) -> TrainingUse | 
     total = sum(one.seconds for one in found)
     if not found or total <= 0:
         return None
-    told = [one.power_w for one in found if one.power_w is not None]
-    power = sum(told) if len(told) == len(found) else None
+    powers = [one.power_w for one in found if one.power_w is not None]
+    power = sum(powers) if len(powers) == len(found) else None
     return TrainingUse(
         samples_per_s=samples_per_s,
         gpus=len(found),

@@ -104,8 +104,8 @@ class GpuUses:
             for name in _FIGURES
         }
         most = (old.most_memory_mb if old else None, use.most_memory_mb)
-        told = [memory_mb for memory_mb in most if memory_mb is not None]
-        figures["most_memory_mb"] = max(told, default=None)
+        known_mb = [memory_mb for memory_mb in most if memory_mb is not None]
+        figures["most_memory_mb"] = max(known_mb, default=None)
         held = _blend(old.held_idle if old else None, faded, use.held_idle, seconds)
         self._connection.execute(
             f"INSERT OR REPLACE INTO gpu_use ({_COLUMNS}, changed_s)"

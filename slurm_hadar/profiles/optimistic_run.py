@@ -155,9 +155,13 @@ def _watch(
     while True:
         ended = _ended(process)
         now = time.monotonic()
-        told = read_progress(folder, job, uid) if job else None
-        if told is not None and told.samples > 0 and (not seen or told.samples > seen[-1][1]):
-            seen.append((told.time, told.samples))
+        progress = read_progress(folder, job, uid) if job else None
+        if (
+            progress is not None
+            and progress.samples > 0
+            and (not seen or progress.samples > seen[-1][1])
+        ):
+            seen.append((progress.time, progress.samples))
         if first is None and (seen or words.rates):
             first = now
         if ended:

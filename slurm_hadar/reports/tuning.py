@@ -166,8 +166,8 @@ def _accounts(policies: Sequence[Result]) -> tuple[tuple[str, ...], _Rows]:
             else formats.ABSENT
             for run in by_name
         ]
-        told = [formats.number(first["jobs"]), _figure(first["gpu_h"], 0)]
-        rows.append([formats.plain(name), *told, *cells])
+        figures = [formats.number(first["jobs"]), _figure(first["gpu_h"], 0)]
+        rows.append([formats.plain(name), *figures, *cells])
     return heads, rows
 
 

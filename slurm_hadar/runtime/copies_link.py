@@ -197,7 +197,7 @@ class TrackerLink:
             try:
                 return bool(request.Test())
             except self._failure:
-                # Whoever asks first is told of a broken connection, be it another's. A request
+                # The first to ask hears of a broken connection, be it another's. A request
                 # that failed itself is gone.
                 if not request:
                     break

@@ -103,15 +103,15 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"PySlurm could not be tried: {error}"
-    told = done.stdout.decode(errors="replace")
-    numbers = re.findall(r"\d+", told.partition("lacks ")[0])
+    output = done.stdout.decode(errors="replace")
+    numbers = re.findall(r"\d+", output.partition("lacks ")[0])
     if done.returncode != 0 or len(numbers) < 2:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
         return f"PySlurm cannot be imported: {said[0][:200]}"
     built, site = (int(numbers[0]), int(numbers[1])), plain.slurm_version[:2]
     if built != site:
         return f"PySlurm is for Slurm {built[0]}.{built[1]:02}, the site has {site[0]}.{site[1]:02}"
-    lacking = re.findall(r"^lacks (\S+)$", told, re.MULTILINE)
+    lacking = re.findall(r"^lacks (\S+)$", output, re.MULTILINE)
     if lacking:
         return f"this PySlurm is too old: it lacks {', '.join(lacking)}; install a later one"
     return ""

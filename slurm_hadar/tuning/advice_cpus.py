@@ -34,7 +34,7 @@ def defaults(study: Study) -> Iterator[Advice]:
         return
     weights, known = _weights(study)
     refs: list[Ref] = []
-    told: dict[str, list[str]] = {}
+    partitions: dict[str, list[str]] = {}
     cpus = 0
     memory = _counts_memory(study)
     drawn_up = [Partition(name, study.draft.nodes(name)) for name in study.draft.drawn_up()]
@@ -53,7 +53,7 @@ def defaults(study: Study) -> Iterator[Advice]:
             f"{wish.kept:.0%} of the speed with a GPU's whole share of the node ({share[0]} CPUs, "
             f"{share[1] // 1024} GB)"
         )
-        told.setdefault(what, []).append(partition.name)
+        partitions.setdefault(what, []).append(partition.name)
         cpus = min(cpus or wish.cpus, wish.cpus)
     if not refs:
         study.fine.append(
@@ -73,7 +73,7 @@ def defaults(study: Study) -> Iterator[Advice]:
         why=(
             f"a job that asks for neither gets one CPU a task, which starves input pipelines"
             f"{_starved_words(study, cpus)}. By the table, for {what}: "
-            + "; ".join(f"{words} in {', '.join(names)}" for words, names in told.items())
+            + "; ".join(f"{words} in {', '.join(names)}" for words, names in partitions.items())
             + ". Slurm then counts such a job as one that asked per GPU: the controller leaves "
             "its CPUs alone, also where it changes the number of GPUs"
         ),
@@ -116,19 +116,19 @@ def _few(study: Study, cpus: int) -> tuple[int, int]:
     """Jobs of the history with fewer CPUs per GPU, and jobs that tell theirs."""
     if study.history is None:
         return 0, 0
-    told = study.history.cpus > 0
-    each = study.history.cpus[told] / study.history.gpus[told]
-    return int((each < cpus).sum()), int(told.sum())
+    known = study.history.cpus > 0
+    each = study.history.cpus[known] / study.history.gpus[known]
+    return int((each < cpus).sum()), int(known.sum())
 
 
 def _starved(study: Study, cpus: int) -> bool:
-    few, told = _few(study, cpus)
-    return not told or few > WORTH * told
+    few, known = _few(study, cpus)
+    return not known or few > WORTH * known
 
 
 def _starved_words(study: Study, cpus: int) -> str:
-    few, told = _few(study, cpus)
-    return f" ({few} of {told} jobs had fewer than {cpus} CPUs a GPU)" if told else ""
+    few, known = _few(study, cpus)
+    return f" ({few} of {known} jobs had fewer than {cpus} CPUs a GPU)" if known else ""
 
 
 def _has(partition: Partition, study: Study) -> bool:

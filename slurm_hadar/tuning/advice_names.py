@@ -81,9 +81,9 @@ def accounting(study: Study) -> Iterator[Advice]:
     if not missing:
         study.fine.append("AccountingStorageTRES: GPUs are accounted for by type")
         return
-    told = ""
+    more = ""
     if study.history and study.history.untyped:
-        told = (
+        more = (
             f"; of {study.history.untyped} jobs of this history the type had to be taken from "
             "their nodes"
         )
@@ -92,6 +92,6 @@ def accounting(study: Study) -> Iterator[Advice]:
     kept = [word for word in now if word.lower() not in own]
     yield Advice(
         topic="AccountingStorageTRES",
-        why=f"accounting does not record {', '.join(missing)}{told}",
+        why=f"accounting does not record {', '.join(missing)}{more}",
         refs=(study.draft.set("AccountingStorageTRES", ",".join([*kept, *missing])),),
     )

@@ -97,8 +97,8 @@ class History:
     @property
     def until_s(self) -> float:
         """Last moment that the history knows of."""
-        told = np.concatenate([self.arrival_s, self.start_s, self.end_s])
-        return float(told[np.isfinite(told)].max(initial=0.0))
+        moments = np.concatenate([self.arrival_s, self.start_s, self.end_s])
+        return float(moments[np.isfinite(moments)].max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,15 +180,15 @@ def _simulated(study: Study, run: PolicyReplay) -> dict[str, object]:
 def _by_account(by: Sequence[Share]) -> dict[str, object]:
     fairness = jain([1.0 / share.slowdown for share in by if share.slowdown > 0])
     gpu_h = sum(share.gpu_h for share in by)
-    told = not math.isnan(gpu_h)
+    known = not math.isnan(gpu_h)
     return {
-        "gpu_h": gpu_h if told else None,
+        "gpu_h": gpu_h if known else None,
         "fairness": None if math.isnan(fairness) else fairness,
         "accounts": [
             {
                 "account": share.account,
                 "jobs": share.jobs,
-                "gpu_h": share.gpu_h if told else None,
+                "gpu_h": share.gpu_h if known else None,
                 "avg_jct_h": share.mean_jct_h,
                 "slowdown": share.slowdown,
             }

@@ -166,7 +166,7 @@ def _waits(
 
 
 def _columns(gpus: IntArray) -> tuple[IntArray, IntArray]:
-    """(J,) place of each job's number of GPUs among the (C,) that are told apart."""
+    """(J,) place of each job's number of GPUs among the (C,) that are kept apart."""
     counts = np.unique(gpus)
     if len(counts) > _MOST_COUNTS:
         counts = np.unique(np.quantile(gpus, np.linspace(0, 1, _MOST_COUNTS), method="higher"))

@@ -99,7 +99,7 @@ class Faulty:
             path.unlink()
 
     def calls(self):
-        """Every command that asked or told Slurm something, in order."""
+        """Every command that asked Slurm or changed something, in order."""
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in lines if "--version" not in line]
@@ -125,7 +125,7 @@ class Dictated:
         self.faulty.wrap(self.box.programs.bin_dir)
         self.config = configuration.load(self.box.config_path)
         write_wrapper_site(self.config, self.box.config_path)
-        # What the test itself looks at is not what the controller is told.
+        # What the test itself looks at is not what the controller sees.
         real = self.config.slurm.model_copy(update={"bin_dir": self.box.programs.bin_dir})
         self.slurm = open_cluster(real)
         self.env = {**os.environ, **self.box.env, "HADAR_PROGRESS_S": "0.2"}
@@ -223,7 +223,7 @@ class Dictated:
         return sum(sum(n.gpus.values()) - sum(n.gpus_used.values()) for n in nodes)
 
     def running(self, kind="k80", samples=100_000, **more):
-        """A training that runs on a GPU of this type and has told of its progress."""
+        """A training that runs on a GPU of this type and has reported its progress."""
         # Only where all types are free the first of them is taken.
         self.until(self.all_nodes_answer)
         id_ = self.submit(samples, first=kind, **more)
@@ -233,8 +233,8 @@ class Dictated:
         return id_
 
     def trains(self, id_, restarts=0):
-        told = read_progress(self.config.site.exchange_dir, id_, os.getuid())
-        return told is not None and told.restarts >= restarts and told.samples > 0
+        report = read_progress(self.config.site.exchange_dir, id_, os.getuid())
+        return report is not None and report.restarts >= restarts and report.samples > 0
 
     def job(self, id_):
         return self.slurm.read_jobs([id_])[0]
@@ -270,7 +270,7 @@ class Dictated:
         self.until(lambda: self.trains(id_, self.job(id_).restarts))
 
     def unharmed(self, id_):
-        """Neither lost nor held nor in two places at once nor begun twice, and what it is told is
+        """Neither lost nor held nor in two places at once nor begun twice, and what it is sent is
         what was decided for it."""
         job = self.job(id_)
         assert job.state in (JobState.RUNNING, JobState.PENDING, JobState.COMPLETING), job

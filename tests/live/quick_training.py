@@ -53,7 +53,7 @@ def main(folder, total, linger):
             )
         )
 
-    # One that is told to leave between the two would seem to have been lost.
+    # One that is asked to leave between the two would seem to have been lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     signal.signal(signal.SIGTERM, leave)
     note("begin")

@@ -87,7 +87,7 @@ class Shell:
         self.runner.wait(60)
 
 
-def told(stderr):
+def managed_lines(stderr):
     """sbatch's words, without the job's number and the moment."""
     lines = [line for line in stderr.splitlines() if not line.startswith("hbatch: ")]
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:]+", "TIME", "\n".join(lines))
@@ -97,7 +97,7 @@ def told(stderr):
 def verdict(answer, managed):
     """Exit code, stdout, stderr; of what -v tells only what does not list the options."""
     code, out, err = answer
-    text = told(err)
+    text = managed_lines(err)
     if managed:
         text = "\n".join(
             line for line in text.splitlines() if not re.match(r"sbatch: (\S+ +: |-)", line)

@@ -21,7 +21,7 @@ def run(env, *words, text=None):
     return done.stdout
 
 
-def told(env, *words):
+def answered(env, *words):
     answer = json.loads(run(env, HADAR, *words, "--json"))
     assert answer["version"] == 1
     return answer["command"], answer["result"]
@@ -30,7 +30,7 @@ def told(env, *words):
 def test_a_sandbox_and_changes_of_a_job(slurm_prefix, tmp_path):
     folder = tmp_path / "box"
     where = ["--slurm", str(slurm_prefix)] if slurm_prefix else []
-    command, up = told(dict(os.environ), "sandbox", "up", str(folder), *where)
+    command, up = answered(dict(os.environ), "sandbox", "up", str(folder), *where)
     try:
         assert command == "sandbox up" and up["folder"] == str(folder)
         assert set(up["environment"]) == {"SLURM_CONF", "HADAR_CONFIG", "PATH"}
@@ -39,16 +39,16 @@ def test_a_sandbox_and_changes_of_a_job(slurm_prefix, tmp_path):
         job = run(env, HBATCH, "--parsable", "--hold", text=script).strip()
         array = run(env, HBATCH, "--parsable", "--hold", "-a1-2", text=script).strip()
 
-        command, result = told(env, "pin", job)
+        command, result = answered(env, "pin", job)
         assert command == "pin"
         assert result == {
             "job": job,
             "declared": {job: {"types": "any", "gpus": "1", "pin": "yes"}},
             "undo": f"hadar set {job} pin=no",
         }
-        command, result = told(env, "set", f"{array}_2", "gpus=2")
+        command, result = answered(env, "set", f"{array}_2", "gpus=2")
         assert command == "set" and result["declared"][f"{array}_2"]["gpus"] == "2"
-        assert told(env, "set", array, "model=m")[1]["declared"].keys() == {
+        assert answered(env, "set", array, "model=m")[1]["declared"].keys() == {
             f"{array}_1",
             f"{array}_2",
         }
@@ -57,19 +57,19 @@ def test_a_sandbox_and_changes_of_a_job(slurm_prefix, tmp_path):
         narrow = run(env, HBATCH, "--parsable", "--hold", text=script).strip()
         features = ["squeue", "-h", f"--jobs={narrow}", "--format=%f"]
         assert run(env, *features).strip() == "k80"
-        assert told(env, "set", narrow, "types=any")[1]["declared"][narrow]["types"] == "any"
+        assert answered(env, "set", narrow, "types=any")[1]["declared"][narrow]["types"] == "any"
         assert run(env, *features).strip() == "(null)"
         # A task is also called by its own job ID, as its script knows it.
         shown = run(
             env, "squeue", "--noheader", "--all", f"--jobs={array}_2", "--format=%A"
         ).strip()
         assert shown != array
-        assert told(env, "explain", shown)[1]["row"]["id"] == f"{array}_2"
-        assert told(env, "doctor", shown)[1]["id"] == f"{array}_2"
+        assert answered(env, "explain", shown)[1]["row"]["id"] == f"{array}_2"
+        assert answered(env, "doctor", shown)[1]["id"] == f"{array}_2"
         for words in (["pin", shown], ["set", shown, "pin=no"], ["optout", shown]):
-            assert told(env, *words)[1]["declared"].keys() == {f"{array}_2"}
-        command, result = told(env, "optout", job)
+            assert answered(env, *words)[1]["declared"].keys() == {f"{array}_2"}
+        command, result = answered(env, "optout", job)
         assert command == "optout" and result["declared"][job]["off"] == "yes"
     finally:
-        command, down = told(dict(os.environ), "sandbox", "down", str(folder))
+        command, down = answered(dict(os.environ), "sandbox", "down", str(folder))
     assert command == "sandbox down" and down == {"folder": str(folder), "running": False}

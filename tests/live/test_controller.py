@@ -214,8 +214,8 @@ def test_a_job_that_begins_while_it_is_retired_is_an_ordinary_one_too(site, monk
     site.cluster.cancel(fill)
     site.until(site.running(job))
     monkeypatch.setattr(site.controller, "observe", lambda: looked)
-    told = retire(site.controller, time.time())
-    assert (told.jobs, told.refused) == ((job,), {})
+    retired = retire(site.controller, time.time())
+    assert (retired.jobs, retired.refused) == ((job,), {})
     assert not site.job(job).managed and site.job(job).comment == ""
 
 
@@ -527,7 +527,7 @@ def test_optout_gives_the_job_back_as_it_was(site):
 
 
 def test_a_job_moves_onto_several_types_that_can_live_with_it(site):
-    """--gpus over several nodes: Slurm is told the nodes, and chooses the split."""
+    """--gpus over several nodes: Slurm is given the nodes, and chooses the split."""
     words = ["--gpus=3", "-N1-2", "-p", "gpu", "-Cp100|v100|k80"]
     fill = [site.plain(FILL, ["--gres=gpu:2", "-N2", f"-p{kind}"]) for kind in ("v100", "k80")]
     site.until(lambda: all(site.job(one).state is JobState.RUNNING for one in fill))

@@ -1,4 +1,4 @@
-"""A command that is told to end leaves nothing running."""
+"""A command that is asked to end leaves nothing running."""
 
 import os
 import signal

@@ -89,7 +89,7 @@ def test_who_declared_too_little_before_gains_no_place_by_it_again(site):
     for _ in range(3):
         site.tick()
         assert first(site, (hers, his)) == hers
-    # He is told why.
+    # The owner sees why.
     assert "its declared work counts" in site(HADAR, "hadar", "explain", his)
     assert "its declared work counts" not in site(HADAR, "hadar", "explain", hers)
 
@@ -99,8 +99,8 @@ def test_speeds_that_strangers_report_keep_no_job_from_its_gpus(site):
     script = f"#!/bin/sh\n#HADAR types=v100 {words}\n{sys.executable} - <<'END'{SLOW}END\n"
     slow = [site.submit(user, *WORDS, script=script) for user in (ADA, EVE, EVE, None)]
     site.until(lambda: all(site.show(job, "%T") == "RUNNING" for job in slow))
-    told = site.folder / "exchange"
-    site.until(lambda: all(list(told.glob(f"progress.{job}.*")) for job in slow))
+    exchange = site.folder / "exchange"
+    site.until(lambda: all(list(exchange.glob(f"progress.{job}.*")) for job in slow))
     site.tick()
     script = f"#!/bin/sh\n#HADAR types=v100 {words}\nsleep 600\n"
     hers, mine = (site.submit(user, *WORDS, script=script) for user in (ADA, BOB))

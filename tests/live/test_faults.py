@@ -143,13 +143,13 @@ def test_slurm_goes_down_between_requeue_and_sending_on(site, kind):
         for up in back:
             up()
         raise
-    # Until the controller has looked no node shall have told of itself.
+    # Until the controller has looked no node shall have reported.
     with standing_still(slurmds if kind == "slurmctld" else []):
         back[0]()
         waits = site.job(id_)
         assert site.patient_tick()
         if kind == "slurmctld":
-            assert "has just started" in site.said[-1], "no node has told of itself yet"
+            assert "has just started" in site.said[-1], "no node has reported yet"
             assert site.job(id_).partitions == waits.partitions
     site.until(lambda: site.patient_tick() and site.where(id_) == {"v100"})
     site.until(lambda: site.trains(id_, 1))

@@ -297,7 +297,7 @@ def test_the_admins_way_from_watching_to_acting(place):
     file.write_text(alone)
     kept = place.env.pop("HADAR_CONFIG")
     try:
-        # As the sandbox's SlurmUser he is told that he may do more than he should.
+        # A sandbox's SlurmUser is warned of having too many rights.
         said = place.types("hadar check --write || true")
         assert "per-user mode: only jobs of" in said and file.with_suffix(".hbatch.json").exists()
         log = place.folder / "run.log"

@@ -359,8 +359,8 @@ def test_lines_of_pbs_and_lsf_are_translated_as_by_sbatch(shell):
             if name not in found:
                 continue
             shown = re.sub(r"^(\d+)-\1$", r"\1", re.sub("(gres[:/])?gpu:", "", field[key]))
-            told = {"7": "7", "2g": "2G", "v1,v2": "v[1-2]"}.get(found[name], found[name])
-            assert shown == told.removeprefix("gpu:"), (lines, name, field[key])
+            expected = {"7": "7", "2g": "2G", "v1,v2": "v[1-2]"}.get(found[name], found[name])
+            assert shown == expected.removeprefix("gpu:"), (lines, name, field[key])
 
 
 WORK = "#HADAR model=resnet18 types=any gpus=1-2 batch=64 samples=5e6 checkpoint=yes"
@@ -390,9 +390,9 @@ def test_a_plan_says_where_the_job_would_go_and_submits_nothing(shell):
     before = everything(shell.box.folder)
     done = shell.run("hbatch", "--hadar-plan", "--json", "work.sh")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    told = json.loads(done.stdout)
-    assert (told["version"], told["command"]) == (1, "hbatch --hadar-plan")
-    plan = told["result"]
+    answer = json.loads(done.stdout)
+    assert (answer["version"], answer["command"]) == (1, "hbatch --hadar-plan")
+    plan = answer["result"]
     assert plan["argv"][0] == "sbatch" and "--partition=v100,p100,k80" in plan["argv"]
     assert plan["slurm"]["partition"] == "p100"
     assert plan["managed"] and plan["controller_active"] and plan["submitted"] is False

@@ -391,7 +391,7 @@ def test_types_are_a_list_where_a_partition_stands_for_one_per_type(site, plugin
 def test_all_together_from_the_submit_to_the_tasks(site, with_spank):
     """A plan of the controller's in the environment of a task, on real nodes."""
     by_hand = site.use(*PLUGINS, nodes=True, untype=True)
-    # The sandbox has a task prolog of its own, so the line to add to it is told.
+    # The sandbox has a task prolog of its own, so the line to add to it is printed.
     (line,) = [one for one in by_hand if "TaskProlog" in one]
     own = site.etc / "task_prolog.sh"
     kept = own.read_text()

@@ -95,7 +95,7 @@ def test_a_training_with_the_runtime_needs_to_print_nothing(sandbox, tmp_path, t
     assert not list(tmp_path.glob("progress*"))
 
 
-def test_one_that_says_nothing_is_told_so(tmp_path):
+def test_one_that_says_nothing_is_reported(tmp_path):
     done = subprocess.run(
         [HADAR, "profile", "--model", "x", "--cpus", "1", "--gpus", "1", "--", "echo", "hello"],
         capture_output=True,

@@ -73,14 +73,14 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
         "--comment=[hadar1 types=any lease=yes]", "--wrap", "sleep 600",
     ).strip()  # fmt: skip
 
-    told = json.loads(hadar(box, "retire", "--dry-run", "--json"))["result"]
-    assert (told["changed"], sorted(told["jobs"])) == (False, sorted([old, *jobs]))
+    result = json.loads(hadar(box, "retire", "--dry-run", "--json"))["result"]
+    assert (result["changed"], sorted(result["jobs"])) == (False, sorted([old, *jobs]))
     assert {job: shown(box, job)["Comment"] for job in jobs} == {
         job: steered[job]["Comment"] for job in jobs
     }
 
-    told = json.loads(hadar(box, "retire", "--json"))["result"]
-    assert (sorted(told["jobs"]), told["refused"]) == (sorted([old, *jobs]), {})
+    result = json.loads(hadar(box, "retire", "--json"))["result"]
+    assert (sorted(result["jobs"]), result["refused"]) == (sorted([old, *jobs]), {})
     assert shown(box, plain)["Comment"] == ""
     # Written at once: after it no tick may ever come.
     lines = [json.loads(line) for line in (tmp_path / "hadar.log").read_text().splitlines()]
@@ -123,8 +123,8 @@ def test_a_requeued_job_that_still_leaves_its_nodes_is_an_ordinary_one_too(make_
     box.run("scancel", ends)
     for job in (again, ends):
         box.wait_state(job, ("COMPLETING",))
-    told = json.loads(hadar(box, "retire", "--json"))["result"]
-    assert (told["jobs"], told["refused"]) == ([again], {})
+    result = json.loads(hadar(box, "retire", "--json"))["result"]
+    assert (result["jobs"], result["refused"]) == ([again], {})
     stays.unlink()
     box.wait_state(again, ("PENDING", "RUNNING"), 60)
     assert shown(box, again)["Comment"] == ""

@@ -76,7 +76,7 @@ def test_an_operator_is_what_the_controller_must_be(site):
         found = json.loads(site.run(user, "hadar", "check", "--json").stdout)["result"]
         wrong = [f"{f['what']}: {f['cure']}" for f in found if f["level"] == "problem"]
         groups = [words for words in wrong if words.startswith("partitions.groups.both_")]
-        assert len(groups) == len(CLOSED), "a member that is closed to some is told"
+        assert len(groups) == len(CLOSED), "a member that is closed to some is named"
         return [words for words in wrong if words not in groups]
 
     level = ["sacctmgr", "-i", "modify", "user", HADAR, "set"]
@@ -491,8 +491,8 @@ def test_private_data_stays_private(private):
     # Of so few users' jobs a price would tell.
     published = json.loads((exchange / "prices.json").read_text())
     assert (published["types"], published["arriving"]) == ({}, 0)
-    told = site(HADAR, "hadar", "status")
-    assert "salamander" in told and ADA in told, "the test can fail"
+    output = site(HADAR, "hadar", "status")
+    assert "salamander" in output and ADA in output, "the test can fail"
     site.until(lambda: list(exchange.glob(f"progress.{hers}.*.json")))
     site.tick()
     own = {"HADAR_CONFIG": str(per_user(site, BOB))}
@@ -514,17 +514,17 @@ def test_private_data_stays_private(private):
     lying = site(BOB, PYTHON, "-c", LOOK, exchange).splitlines(keepends=True)
     # Her own, and what she writes aside before she renames it; others may have squatted there.
     own = re.compile(rf"\S+/\.?progress\.{hers}\.(?:[0-7]|[0-9a-f]{{16}})\.json")
-    told = [line for line in lying if own.match(line)]
-    seen.append("".join(line for line in lying if line not in told))
+    own_lines = [line for line in lying if own.match(line)]
+    seen.append("".join(line for line in lying if line not in own_lines))
     seen.append(site(BOB, PYTHON, "-c", LOOK, site.folder / "state"))
     secrets = ("salamander", "newt", f"home-{ADA}", f" {ADA} ", f"({ADA})")
-    for text in [*seen, *told]:
+    for text in [*seen, *own_lines]:
         assert not [secret for secret in secrets if secret in text], text
     assert not [text for text in seen if "axolotl" in text]
     # What docs/admin.md owns up to: the controller is no root, and reads what all may read.
     (path,) = exchange.glob(f"progress.{hers}.*.json")
     assert path.stat().st_mode & 0o777 == 0o644 and path.stat().st_uid == who(ADA)[0]
-    assert [line for line in told if line.startswith(f"{path} ") and '"axolotl"' in line]
+    assert [line for line in own_lines if line.startswith(f"{path} ") and '"axolotl"' in line]
     for text in seen[:-2]:
         # As a number of its own, not within another one.
         assert not re.search(rf"(?<!\d)(?<!\d\.){next_}(?!\d)", text), text

@@ -33,7 +33,7 @@ class Job:
     def __init__(
         self, box: Sandbox, folder: Path, template: str, feature: str, before: tuple[str, ...] = ()
     ) -> None:
-        """``before``: what stands before the command, in a job that starts when it is told to."""
+        """``before``: what stands before the command, in a job that starts when it is asked to."""
         self.box, self.folder = box, folder
         self.feature = feature
         pacing = json.loads(box.true_rates.read_text())

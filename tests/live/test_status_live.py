@@ -142,7 +142,7 @@ def test_an_interactive_job_is_left_alone_and_shown_as_such(site):
     site.cancel()
 
 
-def test_under_private_data_nothing_of_others_is_told(site):
+def test_under_private_data_nothing_of_others_is_reported(site):
     conf = site.box.conf
     before = conf.read_text()
     site.fill()

@@ -75,7 +75,7 @@ def test_slurm_takes_the_advice_and_idle_nodes_give_way(
 
 
 def _asks_slurm_itself(box) -> None:
-    """Without files; this Slurm has no accounting database, which is told and stops nothing."""
+    """Without files; this Slurm has no accounting database, which is said and stops nothing."""
     done = subprocess.run(
         [sys.executable, "-m", "slurm_hadar.cli.main", "tune", "--json"],
         capture_output=True,

@@ -117,8 +117,8 @@ def test_the_second_steps_back_and_takes_over(nodes):
     said = nodes.tick(TWO)
     assert f"update job {second}: Partition={PREFERRED}" in said and first not in said
     assert nodes.asked(second) == PREFERRED
-    told = nodes.run(TWO, "hadar", "explain", first)
-    assert f"(asked for: {ASKED})" in told, "what the first one did is known"
+    output = nodes.run(TWO, "hadar", "explain", first)
+    assert f"(asked for: {ASKED})" in output, "what the first one did is known"
 
     # And comes back.
     third = nodes.submit()

@@ -60,7 +60,7 @@ def plain(site):
 
 
 def doctor(site, id_):
-    """What happened to a job, as its owner is told."""
+    """What happened to a job, as its owner sees it."""
     words = [str(Path(sys.executable).parent / "hadar"), "doctor", id_]
     done = subprocess.run(words, env=site.env, capture_output=True, text=True, timeout=90)
     return done.stdout + done.stderr
@@ -89,6 +89,6 @@ def test_it_grows_and_moves_and_ends_before_the_same_training_under_plain_slurm(
     # The work is unknown, so one more move may be under way as it ends.
     outcomes = [move.outcome for move in moves if move.outcome != "the job has ended (COMPLETED)"]
     assert outcomes == ["moved"] * len(tried[1:])
-    told = doctor(site, mine)
+    text = doctor(site, mine)
     for count in tried[1:]:
-        assert f"move: {count} " in told, told
+        assert f"move: {count} " in text, text

@@ -149,7 +149,7 @@ def test_a_move_is_no_mail(site):
     mails = site.folder / "mails"
     hers = trains(site, "cyclegan", "--mail-type=ALL", "--mail-user=ada", "-p", "k80,lent,v100")
 
-    def told():
+    def subjects():
         lines = mails.read_text().splitlines() if mails.exists() else []
         return [line.split()[4].rstrip(",") for line in lines if f"Job_id={hers} " in line]
 
@@ -157,16 +157,16 @@ def test_a_move_is_no_mail(site):
         return site.field(hers, "MailUser").partition("MailType=")[2]
 
     site.box.run("scancel", slow)
-    site.until(lambda: told() == ["Began"] and reports(site, hers))
+    site.until(lambda: subjects() == ["Began"] and reports(site, hers))
     assert asked() == ALL
     for busy, kind in ((lent, "lent"), (fast, "v100")):
         site.box.run("scancel", busy)
         moved(site, kind, hers)
         site.until(lambda: site.tick() and asked() == ALL)
     assert restarts(site, hers) == 2
-    # What is no move of ours is told as ever.
+    # What is no move of ours is mailed as ever.
     site(HADAR, "scontrol", "requeue", hers)
     site.until(lambda: site.show(hers, "%T") == "PENDING")
     site.box.run("scontrol", "update", f"JobId={hers}", "StartTime=now+2")
     ends(site, hers)
-    site.until(lambda: told() == ["Began", "Requeued", "Began", "Ended"])
+    site.until(lambda: subjects() == ["Began", "Requeued", "Began", "Ended"])

@@ -82,7 +82,7 @@ def test_a_mistake_elsewhere_stops_no_command_that_only_looks():
     assert config.parse("[site]\n", "hadar.toml", config.TO_ASK).ignored == ()
 
 
-def test_what_has_no_effect_any_more_is_read_and_told():
+def test_what_has_no_effect_any_more_is_read_and_reported():
     old = "[lease]\nlength_s = 300\n[partitions]\nsteer = ['gpu']\nopt_in = ['lab']\n"
     found = config.parse(old, "hadar.toml")
     lease, steer = found.notes

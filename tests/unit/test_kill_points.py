@@ -183,7 +183,7 @@ def test_one_more_time_of_a_statement_that_only_a_trial_met_need_not_come_again(
     assert never_reached(found, left, {one.name, again.name}) == [again.name, other.name]
 
 
-def test_a_name_that_no_point_has_is_told():
+def test_a_name_that_no_point_has_is_reported():
     points = [touch("actuation/running/moves.py", "squeue"), touch("acts/moves.py", "scontrol")]
     assert chosen(points, "scontrol", 0, 0) == points[1:]
     assert len(chosen(points, "", 1, 0)) == 1

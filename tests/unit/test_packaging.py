@@ -173,7 +173,7 @@ def test_it_is_not_removed_while_a_slurm_conf_has_its_plugins(tmp_path, prefix):
     assert done.returncode == 0 and not prefix.exists(), done.stderr
 
 
-def test_a_slurm_conf_that_cannot_be_recorded_is_told(tmp_path, monkeypatch):
+def test_a_slurm_conf_that_cannot_be_recorded_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "a-file"))
     (tmp_path / "a-file").touch()
     assert "uninstall will not know of /etc/x.conf" in installed.note(Path("/etc/x.conf"))

@@ -37,7 +37,7 @@ def test_what_was_decided_is_nothing_to_complain_of():
     alone = move("it started by itself before it was placed")
     assert complaint(stays, replace(RUNS, restarts=1), [alone, entry()]) == ""
     assert "decided was {'v100': 1}" in complaint(replace(stays, gpus={"p100": 1}), RUNS, [alone])
-    # Slurm started it elsewhere, and so it was told.
+    # Slurm started it elsewhere, and that was reported.
     elsewhere = replace(RUNS, gpus={"p1": {"p100": 1}}, restarts=1)
     assert complaint(replace(stays, gpus={"p100": 1}), elsewhere, [alone]) == ""
     over = replace(elsewhere, state=JobState.FINISHED, gpus={})
@@ -98,14 +98,14 @@ def test_a_wish_to_save_that_is_over_is_one_for_the_next_attempt_only():
         assert "asks it to save" in complaint(replace(WISH, **change), RUNS, [move(), entry()])
 
 
-def test_a_job_runs_where_it_was_told_unless_slurm_was_free_to_choose():
+def test_a_job_runs_where_it_was_sent_unless_slurm_was_free_to_choose():
     elsewhere = replace(RUNS, gpus={"v1": {"v100": 1}})
-    told = "it runs on {'v100': 1}, its plan speaks of {'k80': 1}"
-    assert complaint(TOLD, elsewhere, [entry("release", "released"), entry()]) == told
+    text = "it runs on {'v100': 1}, its plan speaks of {'k80': 1}"
+    assert complaint(TOLD, elsewhere, [entry("release", "released"), entry()]) == text
     two = replace(RUNS, gpus={"k1": {"k80": 2}})
     assert complaint(TOLD, two, [entry()]).startswith("it runs on {'k80': 2}")
     for since in ("hint", "undo"):
         assert complaint(TOLD, elsewhere, [entry(since), entry()]) == ""
     assert complaint(TOLD, elsewhere, [entry(outcome="refused: no")]) == ""
-    assert complaint(TOLD, elsewhere, [entry(fields={"Partition": "k80"})]) == told
+    assert complaint(TOLD, elsewhere, [entry(fields={"Partition": "k80"})]) == text
     assert complaint(TOLD, elsewhere, [entry(fields={"Partition": "k80,v100"})]) == ""

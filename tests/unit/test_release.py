@@ -156,12 +156,12 @@ def unpacked(built, tmp_path_factory):
 @pytest.mark.timeout(250)
 def test_what_the_debian_package_says_of_itself(unpacked):
     package, _ = unpacked
-    told = ran("dpkg-deb", "-f", package, cwd="/")
-    fields = dict(line.split(": ", 1) for line in told.splitlines() if not line.startswith(" "))
+    control = ran("dpkg-deb", "-f", package, cwd="/")
+    fields = dict(line.split(": ", 1) for line in control.splitlines() if not line.startswith(" "))
     assert fields["Version"] == ran("hadar", "--version", cwd="/", PATH=BIN).split()[-1]
     major, minor = sys.version_info[:2]
     python = f"python3 (>= {major}.{minor}~), python3 (<< {major}.{minor + 1}~)"
-    assert fields["Depends"].startswith(python) and "@" not in told.replace("@localhost", "")
+    assert fields["Depends"].startswith(python) and "@" not in control.replace("@localhost", "")
     listed = ran("dpkg-deb", "-c", package, cwd="/").splitlines()
     assert all(line.split()[1] == "root/root" for line in listed)
 

@@ -67,10 +67,13 @@ def test_it_holds_all_that_the_runtime_imports_and_nothing_else_of_ours(wheel):
 def test_it_needs_torch_and_numpy_alone_and_is_of_this_release(wheel):
     with zipfile.ZipFile(wheel) as files:
         (name,) = (one for one in files.namelist() if one.endswith("/METADATA"))
-        told = email.message_from_bytes(files.read(name))
-    assert told["Requires-Python"] == ">=3.10"
-    assert {line.partition(">")[0] for line in told.get_all("Requires-Dist")} == {"numpy", "torch"}
-    assert told["Version"] in (ROOT / "slurm_hadar" / "__init__.py").read_text()
+        metadata = email.message_from_bytes(files.read(name))
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert {line.partition(">")[0] for line in metadata.get_all("Requires-Dist")} == {
+        "numpy",
+        "torch",
+    }
+    assert metadata["Version"] in (ROOT / "slurm_hadar" / "__init__.py").read_text()
 
 
 def test_its_syntax_is_that_of_the_oldest_python(installed):

@@ -40,13 +40,13 @@ def test_an_example_loads_and_is_safe(path):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_hbatch_can_be_told_of_an_example(path):
+def test_hbatch_can_be_given_an_example(path):
     site = configuration.load(path)
     here = site.model_copy(update={"site": site.site.model_copy(update={"controller_user": ""})})
-    told = wrapper_site(here, path)
-    assert told["mode"] == "observe"
-    assert told["types"].keys() == site.gpu_types.keys()
-    assert all(gpu["feature"] and gpu["memory_gb"] for gpu in told["types"].values())
+    known = wrapper_site(here, path)
+    assert known["mode"] == "observe"
+    assert known["types"].keys() == site.gpu_types.keys()
+    assert all(gpu["feature"] and gpu["memory_gb"] for gpu in known["types"].values())
 
 
 def test_the_smallest_example_relies_on_the_defaults():

@@ -64,7 +64,7 @@ def test_nothing_is_wrong_where_all_is_well(books, tmp_path):
         ("", "still"),
     ],
 )
-def test_a_job_that_did_not_end_well_is_told(books, tmp_path, end, says):
+def test_a_job_that_did_not_end_well_is_reported(books, tmp_path, end, says):
     books.seen["0"] = a_job("soak0", end, held=not end)
     assert says in " ".join(account(books, tmp_path, ()).wrong)
 
@@ -109,7 +109,7 @@ BACK = """\
 """The first two lines are slurmctld's (22.05.8); the third has the text of its source."""
 
 
-def test_a_start_beside_an_old_step_that_came_back_is_told_from_one_that_was_asked_for():
+def test_a_start_beside_an_old_step_that_came_back_differs_from_one_that_was_asked_for():
     assert revoked(BACK) == {"647902"}
     assert revoked(BACK.replace("PENDING JobId=647902", "PENDING JobId=611_1(647902)")) == {"611_1"}
     assert not revoked(BACK.replace("17:26:13", "17:26:16"))
@@ -158,7 +158,7 @@ def test_a_training_that_failed_without_its_gpu_should_have_asked_for_another_st
     assert not found.wrong and (found.bare, found.failed_bare) == (2, 1)
 
 
-def test_a_job_without_its_gpu_that_ends_otherwise_is_told(books, tmp_path):
+def test_a_job_without_its_gpu_that_ends_otherwise_is_reported(books, tmp_path):
     books.seen["0"] = a_job("soak0", "TIMEOUT", request=ASKS)
     (tmp_path / "soak0.starts").write_text(BARE)
     found = account(books, tmp_path, ())
@@ -166,7 +166,9 @@ def test_a_job_without_its_gpu_that_ends_otherwise_is_told(books, tmp_path):
 
 
 @pytest.mark.parametrize(("request_", "text"), [(ASKS, BARE + "2 v1 300\n"), (GpuRequest(), BARE)])
-def test_a_job_that_had_its_gpu_or_asks_for_none_any_more_is_told(books, tmp_path, request_, text):
+def test_a_job_that_had_its_gpu_or_asks_for_none_any_more_is_reported(
+    books, tmp_path, request_, text
+):
     books.seen["0"] = a_job("soak0", "FAILED", request=request_)
     (tmp_path / "soak0.starts").write_text(text)
     assert "ended as FAILED" in account(books, tmp_path, ()).wrong[0]
@@ -193,14 +195,14 @@ def test_a_cancel_that_was_refused_is_no_cancel_of_ours(books, tmp_path, refused
     assert bool(account(books, tmp_path, ()).wrong) is not ours
 
 
-def test_a_job_that_slurm_never_showed_is_told_unless_it_was_refused(books, tmp_path):
+def test_a_job_that_slurm_never_showed_is_reported_unless_it_was_refused(books, tmp_path):
     del books.seen["0"]
     assert "never showed" in " ".join(account(books, tmp_path, ()).wrong)
     books.refused["soak0"] = "slurmctld was away"
     assert not account(books, tmp_path, ()).wrong
 
 
-def test_a_start_that_came_twice_is_told(books, tmp_path):
+def test_a_start_that_came_twice_is_reported(books, tmp_path):
     (tmp_path / "soak0.starts").write_text("0 v1 100\n0 v1 200\n")
     for silences in ([], [Silence("v1", 90.0, 210.0)]):
         assert "start 0 came 2 times" in account(books, tmp_path, silences).wrong[0]
@@ -244,7 +246,7 @@ def test_of_a_training_such_a_start_is_counted_apart_and_attempts_that_gave_way_
         pytest.param([Silence("v1", 1.0, 99.0)], id="over before the earlier start"),
     ],
 )
-def test_two_attempts_at_a_time_that_slurm_could_see_are_told(books, tmp_path, silences):
+def test_two_attempts_at_a_time_that_slurm_could_see_are_reported(books, tmp_path, silences):
     (tmp_path / "soak0.starts").write_text(TWICE)
     assert "ran twice at a time" in account(books, tmp_path, silences).wrong[0]
 
@@ -261,7 +263,7 @@ def test_an_earlier_attempt_that_cannot_be_the_hidden_one_is_no_excuse(books, tm
     assert "ran twice" in account(books, tmp_path, [Silence("v1", 50.0, 99.0)]).wrong[0]
 
 
-def test_a_third_attempt_beside_the_second_is_told(books, tmp_path):
+def test_a_third_attempt_beside_the_second_is_reported(books, tmp_path):
     (tmp_path / "soak0.starts").write_text(TWICE + "twice k1 900\n2 k1 900\n")
     found = account(books, tmp_path, [Silence("v1", 150.0, 250.0)])
     assert len(found.wrong) == 1 and "from 900.0 on" in found.wrong[0] and found.hidden == 1
@@ -294,12 +296,12 @@ def test_what_a_job_writes_of_its_starts_tells_who_ran_beside_it(tmp_path):
     assert abs(found[0].at_s - time.time()) < 60 and {one.node for one in found} == {"v1"}
 
 
-def test_a_lost_sample_is_told(books, tmp_path):
+def test_a_lost_sample_is_reported(books, tmp_path):
     lineage(tmp_path, SAMPLES - 8)
     assert "not exact" in " ".join(account(books, tmp_path, ()).wrong)
 
 
-def test_a_job_that_is_no_longer_taken_for_ours_is_told(books, tmp_path):
+def test_a_job_that_is_no_longer_taken_for_ours_is_reported(books, tmp_path):
     books.look([a_job("soak0", "RUNNING")])
     assert "as if it had not" in " ".join(account(books, tmp_path, ()).wrong)
 
@@ -309,7 +311,7 @@ def test_a_job_that_is_no_longer_taken_for_ours_is_told(books, tmp_path):
     [({"eligible_s": 101.0}, False), ({"eligible_s": 160.0}, True),
      ({"eligible_s": 160.0, "restarts": 1}, False)],
 )  # fmt: skip
-def test_a_job_that_waits_for_a_begin_time_is_told(books, tmp_path, more, delayed):
+def test_a_job_that_waits_for_a_begin_time_is_reported(books, tmp_path, more, delayed):
     books.look([replace(a_job("soak0", "", submit_s=100.0, **more), id="0")])
     books.look([replace(a_job("soak0"), id="0", comment="[hadar1 types=any]")])
     wrong = " ".join(account(books, tmp_path, ()).wrong)

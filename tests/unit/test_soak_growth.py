@@ -40,7 +40,7 @@ def test_memory_that_does_not_grow_is_fine(seconds):
 
 
 @pytest.mark.parametrize(("kb_a_tick", "seconds"), [(6, 1200), (4, 3600), (300, 80)])
-def test_a_planted_leak_is_told(kb_a_tick, seconds):
+def test_a_planted_leak_is_reported(kb_a_tick, seconds):
     memory = weighed(seconds, a_leak(kb_a_tick))
     assert "grew by" in memory.wrong()[0]
 
@@ -59,7 +59,7 @@ def test_the_longest_life_is_weighed():
     assert not memory.wrong()
 
 
-def test_a_life_too_short_to_be_weighed_is_told():
+def test_a_life_too_short_to_be_weighed_is_reported():
     assert "too short" in weighed(20, lambda _: 60.0).wrong()[0]
 
 
@@ -85,14 +85,14 @@ def test_a_journal_and_a_folder_that_grow_with_the_jobs_are_fine():
         ({"size_mb": 1.5}, "has 1.5 MB"),
     ],
 )
-def test_a_journal_that_grows_with_more_than_the_jobs_is_told(change, says):
+def test_a_journal_that_grows_with_more_than_the_jobs_is_reported(change, says):
     assert says in replace(JOURNAL, **change).wrong(WORK)[0]
 
 
 def test_a_job_on_which_the_decision_goes_to_and_fro_does_not_fill_the_disk():
-    told = replace(JOURNAL, rows={"told": 10 * MOST_DECISIONS + 1}, size_mb=0.3)
-    assert "2001 rows of told" in told.wrong(replace(WORK, ticks=9999))[0]
-    assert not replace(told, rows={"told": 10 * MOST_DECISIONS}).wrong(replace(WORK, ticks=9999))
+    larger = replace(JOURNAL, rows={"told": 10 * MOST_DECISIONS + 1}, size_mb=0.3)
+    assert "2001 rows of told" in larger.wrong(replace(WORK, ticks=9999))[0]
+    assert not replace(larger, rows={"told": 10 * MOST_DECISIONS}).wrong(replace(WORK, ticks=9999))
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_job_on_which_the_decision_goes_to_and_fro_does_not_fill_the_disk():
         ({"left_when_old": ("plan.7.json",)}, "for ever: plan.7.json"),
     ],
 )
-def test_a_folder_that_keeps_too_much_is_told(change, says):
+def test_a_folder_that_keeps_too_much_is_reported(change, says):
     assert says in replace(EXCHANGE, **change).wrong(WORK)[0]
 
 
 def test_what_ended_jobs_left_is_gone_when_it_is_old(tmp_path):
-    """And what nobody ever removes is told."""
+    """And what is never removed is reported."""
     known = ("heartbeat.json", "plan.7.json", "steer.7_1.json", ".plan.7.json." + "0" * 16)
     for name in (*known, "strange.7.json"):
         (tmp_path / name).write_text("{}")
@@ -117,7 +117,7 @@ def test_what_ended_jobs_left_is_gone_when_it_is_old(tmp_path):
     assert found.left_when_old == ("strange.7.json",)
 
 
-def test_a_thread_that_ends_by_a_fault_is_told():
+def test_a_thread_that_ends_by_a_fault_is_reported():
     def work():
         raise KeyError("lost")
 

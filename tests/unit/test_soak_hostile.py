@@ -47,7 +47,7 @@ def seen(job, node, seconds, any_gpu=("one",), used=(), cycle_s=BF_INTERVAL_S):
     return found
 
 
-def test_a_job_that_waits_beside_an_idle_gpu_is_told():
+def test_a_job_that_waits_beside_an_idle_gpu_is_reported():
     assert not seen(waiting(), idle(), LIMIT_S).wrong
     late = seen(waiting(reason="Resources", partitions=("a", "b")), idle(), LIMIT_S + 4)
     assert late.wrong == [

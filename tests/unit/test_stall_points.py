@@ -61,10 +61,10 @@ def test_an_attempt_that_was_moved_may_end_as_after_term_when_it_has_saved():
 def test_an_answer_is_of_the_attempt_that_was_asked_and_comes_after_the_save(
     restarts, samples, faults
 ):
-    told = Progress("12", 1.0, restarts, "n1", 1, True, 1.0, "", samples, 0.0, 0.0, 8, 1)
-    assert answer_faults([told], 50) == []
-    told = replace(told, ack=Ack(WISH, 1.0, samples))
-    assert len(answer_faults([told], 50)) == faults
+    report = Progress("12", 1.0, restarts, "n1", 1, True, 1.0, "", samples, 0.0, 0.0, 8, 1)
+    assert answer_faults([report], 50) == []
+    report = replace(report, ack=Ack(WISH, 1.0, samples))
+    assert len(answer_faults([report], 50)) == faults
 
 
 def test_only_the_newest_attempt_keeps_a_folder():

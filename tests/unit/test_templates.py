@@ -113,11 +113,11 @@ def test_the_tasks_of_an_array_get_their_points_and_numbers():
 
 
 def test_a_template_tells_its_values():
-    told = {row.name: row for row in describe("hyperparameter_array").values}
-    assert {row.name for row in told.values() if row.needed} == {
+    known = {row.name: row for row in describe("hyperparameter_array").values}
+    assert {row.name for row in known.values() if row.needed} == {
         *("job_name", "gres", "command", "points")
     }
-    assert told["points"].texts and told["command"].many and not told["gres"].many
+    assert known["points"].texts and known["command"].many and not known["gres"].many
     assert describe("backfill_trainer").values[4].name == "partition"
     assert not next(row for row in describe("plain").values if row.name == "partition").needed
     for name in names():

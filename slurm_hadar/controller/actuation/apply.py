@@ -225,7 +225,7 @@ def _of_array(group: Sequence[Action]) -> list[tuple[Job, Steering]]:
 
 
 def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
-    """The hints by what Slurm is told to change: waiting tasks of an array that it keeps in one
+    """The hints by what Slurm is to change: waiting tasks of an array that it keeps in one
     record, and that get the same, stay in one."""
     found: dict[str, list[Action]] = {}
     for action in actions:

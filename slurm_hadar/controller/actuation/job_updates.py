@@ -80,11 +80,11 @@ def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fie
     It shows a waiting job's number of nodes as it was when its scheduler last looked at the job:
     one that was sent to three nodes a moment ago would wait for a third, pinned to two.
     """
-    told = dict(fields)
-    if "ReqNodeList" in told and "NumNodes" in was:
+    sent = dict(fields)
+    if "ReqNodeList" in sent and "NumNodes" in was:
         number = len(placement.nodes) or placement.copies
-        told["NumNodes"] = f"{number}-{number}"
-    return told
+        sent["NumNodes"] = f"{number}-{number}"
+    return sent
 
 
 def asked_for(
@@ -165,8 +165,8 @@ def present(job: Job, steered: Steering, key: str) -> str:
 
 def differing(job: Job, fields: Mapping[str, str]) -> bool:
     """Whether Slurm shows other values than these; a begin time cannot be compared."""
-    told = {key: value for key, value in fields.items() if key != "StartTime"}
-    return any(current(job, key) != value for key, value in told.items())
+    shown = {key: value for key, value in fields.items() if key != "StartTime"}
+    return any(current(job, key) != value for key, value in shown.items())
 
 
 def originals(

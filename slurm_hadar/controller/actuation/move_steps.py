@@ -144,12 +144,12 @@ def _too_late(entry: Entry, progress: Progress | None, waited_s: float, ack_wait
         if after_s <= ack_wait_s:
             return f"{SAVED} after {after_s:.0f} s, but was not requeued within {waited_s:.0f} s"
         return f"{NOT_SAVED} within {ack_wait_s:.0f} s, but after {after_s:.0f} s"
-    told = (
+    reported = (
         progress is not None
         and progress.restarts == entry.details.get("restarts")
         and progress.time >= entry.opened_s
     )
-    known = "" if told else ", as far as its files show,"
+    known = "" if reported else ", as far as its files show,"
     return f"{NOT_SAVED} within {waited_s:.0f} s{known}"
 
 

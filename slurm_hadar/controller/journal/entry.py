@@ -40,6 +40,8 @@ class Entry:
 
 WAITS, NOT_STEERED = "waits", "not steered"
 """A decision's placement where there is none."""
+NOWHERE = ("", WAITS, NOT_STEERED)
+"""The same; empty: of a plan file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from slurm_hadar.controller.journal.entry import (
 )
 from slurm_hadar.controller.journal.restart_table import RestartTable
 from slurm_hadar.controller.journal.store_file import (
-    UNTOLD,
+    UNREPORTED,
     VERSION,
     DamagedStateFile,
     identity,
@@ -91,24 +91,24 @@ class Store:
         )
         opened = cls(open_file(path))
         with opened.readable_errors():
-            opened.keep_policy_state(UNTOLD, {"said": said})
+            opened.keep_policy_state(UNREPORTED, {"said": said})
         return opened
 
     @property
     def new(self) -> bool:
         """Whether there was no file before, and no message said so yet; for the caller that sees
         that there should have been one."""
-        return self.policy_state(UNTOLD).get("new") is True
+        return self.policy_state(UNREPORTED).get("new") is True
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the operator should know of how it was opened, and was not reported yet."""
-        said = self.policy_state(UNTOLD).get("said")
+        said = self.policy_state(UNREPORTED).get("said")
         return (said,) if isinstance(said, str) else ()
 
     def opening_reported(self) -> None:
         """The operator knows now."""
-        self.connection.execute("DELETE FROM policy WHERE name=?", (UNTOLD,))
+        self.connection.execute("DELETE FROM policy WHERE name=?", (UNREPORTED,))
 
     def close(self) -> None:
         """Close the file."""

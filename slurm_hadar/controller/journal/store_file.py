@@ -48,10 +48,10 @@ CREATE INDEX told_news ON told (id) WHERE news=1;
 _CHANGES = (_FIRST, "CREATE INDEX journal_kind ON journal (kind, opened_s);", _SEEN)
 """What makes each version of the schema of the one before it; never change one that is out."""
 VERSION = len(_CHANGES)
-UNTOLD = "untold"
+UNREPORTED = "untold"
 """Under this name it keeps what was not reported yet of how the file was opened: the tick
 that opened it may have ended before it could say so."""
-_NEW = f"INSERT OR REPLACE INTO policy VALUES ('{UNTOLD}', '{{\"new\": true}}');"
+_NEW = f"INSERT OR REPLACE INTO policy VALUES ('{UNREPORTED}', '{{\"new\": true}}');"
 
 _TEXT, _NUMBER, _NULL = "'text'", "'real','integer'", "'null'"
 _KINDS = {

@@ -32,11 +32,11 @@ class LostGpus:
     """Reports each such node once, as long as it lasts."""
 
     def __init__(self) -> None:
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     def news(self, nodes: Iterable[Node], jobs: Iterable[Job]) -> list[str]:
         """One sentence for each node that was not so at the last look."""
         found = {node.name: node for node in lost(nodes, jobs)}
-        new = [node for name, node in found.items() if name not in self._told]
-        self._told = frozenset(found)
+        new = [node for name, node in found.items() if name not in self._reported]
+        self._reported = frozenset(found)
         return [f"{lost_gpus_message(node)}; an admin frees them: {CURE}" for node in new]

@@ -4,15 +4,17 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
-from slurm_hadar.controller.lock import is_fresh
+from slurm_hadar.controller.lock import is_fresh, stop_file_exists
 from slurm_hadar.controller.presentation import found_files, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, by_type, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -76,10 +78,20 @@ def _controller(known: JobContext) -> Iterator[Problem]:
             ("systemctl start slurm-hadar", "or one pass: hadar tick"),
         )
     elif beat.mode == "observe":
-        cures = ['set mode = "act" in [site] of the configuration']
+        cure = 'set mode = "act" in [site] of the configuration'
         if config.site.mode == "act":
-            cures = [f"rm {shlex.quote(str(config.guards.stop_file))}"]
-        yield Problem("the controller is in observe mode: it changes nothing in Slurm", cures)
+            cure = _why_it_observes(config)
+        yield Problem("the controller is in observe mode: it changes nothing in Slurm", (cure,))
+
+
+def _why_it_observes(config: Config) -> str:
+    """What to type where a controller that may act does not."""
+    stop = shlex.quote(str(config.guards.stop_file))
+    try:
+        there = stop_file_exists(config)
+    except OSError:
+        return f"as root, since you may not look for it: ls -l {stop}"
+    return f"rm {stop}" if there else "its log says why: journalctl -u slurm-hadar"
 
 
 def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
@@ -87,6 +99,9 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         return
     if job.held:
         yield Problem(f"it is held ({job.reason})", (f"scontrol release {job.id}",))
+    elif job.never_met:
+        change = f"scontrol update JobId={job.id} Dependency=afterany:OTHER"
+        yield Problem(NEVER_MET, (f"scancel {job.id}", change))
     elif job.dependency:
         cures = (f"scontrol update JobId={job.id} Dependency=",)
         yield Problem("it waits for another job", (f"scontrol show job {job.id}", *cures))
@@ -132,7 +147,9 @@ def _omitted(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
 
 def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
-    if last is not None and last.placement == "not steered" and not job.held:
+    if last is None or started_since(job, last):
+        return
+    if last.placement == "not steered" and not (job.held or job.never_met):
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import floor
 from typing import Protocol
 
 from slurm_hadar import policies
@@ -10,7 +11,7 @@ from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.hints import waits_for
 from slurm_hadar.controller.actuation.running import held_idle
-from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Decision, Entry
+from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, NOWHERE, Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import move_text
@@ -100,7 +101,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=_reason(decision, history, seen.now, controller.config),
+        reason=_reason(job, decision, history, seen.now, controller.config),
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *not_steered(job),
@@ -123,11 +124,27 @@ def _no_copies(declared: Declaration, config: Config) -> str:
     )
 
 
-def _reason(decision: Decision | None, history: list[Entry], now: float, config: Config) -> str:
+def started_since(job: Job, decision: Decision) -> bool:
+    """Whether the job runs, and waited when this was decided."""
+    # Slurm's times are whole seconds.
+    late = job.start_s >= floor(decision.time_s)
+    return job.state is JobState.RUNNING and decision.placement in NOWHERE and late
+
+
+def reason_now(job: Job, decision: Decision) -> str:
+    """The reason of the last decision, with the start of the job since then."""
+    if not started_since(job, decision):
+        return decision.reason
+    return f"it started since the last tick, which said: {decision.reason}"
+
+
+def _reason(
+    job: Job, decision: Decision | None, history: list[Entry], now: float, config: Config
+) -> str:
     moves = (one for one in history if one.kind == Kind.MOVE.value and one.outcome is None)
     if (entry := next(moves, None)) is not None:
         return move_text.under_way(entry, now, config)
-    return decision.reason if decision else ""
+    return reason_now(job, decision) if decision else ""
 
 
 def named(seen: Observed, id_: str) -> str:
@@ -173,7 +190,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
     steered = seen.steered(job.id)
     total = declared.total_samples if progress else 0
     waits = job.state is JobState.PENDING and bool(job.reason)
-    decided = decision.reason if decision else ""
+    decided = reason_now(job, decision) if decision else ""
     if age and decision is not None and decided:
         ago = formats.duration(max(0.0, seen.now - decision.time_s))
         decided = f"{age} {ago} ago: {decided}"

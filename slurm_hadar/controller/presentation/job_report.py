@@ -41,7 +41,7 @@ def of_controller(controller: job_explanation.Source, id_: str) -> JobReport:
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
         raise UsageError(f"job {id_} is another user's; this controller runs in per-user mode")
-    return _told(
+    return _report_of(
         replace(
             known,
             entries=tuple(reversed(store.history(id_))),
@@ -64,7 +64,7 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobRepor
     job_explanation.no_array(seen, id_)
     if job is None or job.uid != uid:
         return None
-    return _told(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
+    return _report_of(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
 
 
 def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
@@ -92,7 +92,7 @@ def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
     return JobContext(id_, seen, config, uid, beat)
 
 
-def _told(known: JobContext) -> JobReport:
+def _report_of(known: JobContext) -> JobReport:
     seen, job = known.seen, known.job
     if job is None:
         job_explanation.no_array(seen, known.id)
@@ -166,7 +166,7 @@ def _now(known: JobContext) -> Iterator[str]:
     elif not job.managed:
         return
     elif last is not None:
-        yield f"{last.placement}: {last.reason}"
+        yield f"{last.placement}: {job_explanation.reason_now(job, last)}"
     elif not known.journal:
         plan = known.plan
         if plan is not None and plan.reason:

@@ -14,8 +14,7 @@ from slurm_hadar.controller.actuation.reconciliation import number, outcome_text
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,
-    NOT_STEERED,
-    WAITS,
+    NOWHERE,
     Decision,
     Entry,
 )
@@ -42,7 +41,6 @@ from slurm_hadar.reports.text import StatusRow
 _SHOWN = (JobState.RUNNING, JobState.PENDING, JobState.SUSPENDED, JobState.COMPLETING)
 _PLACED = re.compile(r"(\d+) x ([^\s,+]+)")
 """In a decision's text: ``1 x k80 + 2 x v100 on k1``."""
-_NOWHERE = ("", WAITS, NOT_STEERED)
 OUTCOMES = ("moved", "stopped", CHAINED, "not saved", NOT_CARRIED_OUT, "under way")
 
 
@@ -280,7 +278,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     age = age if sight.controller.alive else "OLD, decided"
     row = job_explanation.row_of(job, sight.seen, decision, age)
     # A job may run elsewhere than it was sent.
-    said = decision is not None and decision.placement not in _NOWHERE
+    said = decision is not None and decision.placement not in NOWHERE
     if decision is not None and said and (entry or not row.planned or row.here):
         found = {kind: int(count) for count, kind in _PLACED.findall(decision.placement)}
         if found != row.planned:

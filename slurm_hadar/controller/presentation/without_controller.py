@@ -60,7 +60,7 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
         declaration=list((job.declaration or Declaration()).assignments().items()),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=old + decision.reason if decision else "",
+        reason=old + job_explanation.reason_now(job, decision) if decision else "",
         notes=[
             *job_explanation.not_steered(job),
             *job_explanation.changed(job, seen, config),

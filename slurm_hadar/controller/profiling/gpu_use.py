@@ -89,9 +89,9 @@ class GpuUseLearner:
                 continue
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
             if len(kinds) == 1:
-                told_by = seen.progress.get(id_)
-                ours = told_by is not None and told_by.restarts == job.restarts
-                batch = (told_by.batch if told_by and ours else None) or batch_of(job)
+                progress = seen.progress.get(id_)
+                ours = progress is not None and progress.restarts == job.restarts
+                batch = (progress.batch if progress and ours else None) or batch_of(job)
                 self.uses.record(
                     profile_key(job), kinds.pop(), batch, use, min(new, use.seconds), job.uid
                 )

@@ -311,7 +311,7 @@ def listen_to_users(path: Path, failure: str, setting: str) -> socket.socket:
         _make_way(path, failure, setting)
         with short_name(path) as name:
             listener.bind(name)
-        # Everybody may ask; what each is told hangs on who they are.
+        # All users may ask; what each gets depends on who asks.
         path.chmod(0o666)
         listener.listen(_MOST)
     except OSError as error:

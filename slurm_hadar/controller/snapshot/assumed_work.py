@@ -19,7 +19,7 @@ Likeness = tuple[int, str, str]
 _NAME_LENGTH = 200
 LEAST_JOBS = 3
 """Of fewer earlier jobs nothing is assumed: one may have been a trial."""
-_TOLD = 1.1
+_WORTH_SAYING = 1.1
 """Below this factor no message says that an assumption counts for more."""
 
 
@@ -117,5 +117,9 @@ def sentence(assumed: AssumedWork, row: int, factor: float) -> str:
         return f"; it declares no work, and has done more than all of {alike}: its work is unknown"
     amount = float(assumed.amount[row]) * factor
     what = f"{amount:,.0f} samples" if assumed.in_samples[row] else f"{amount / 3600:.3g} GPU-hours"
-    more = f", {factor:.1f} times that, as this user's jobs took longer" if factor >= _TOLD else ""
+    more = (
+        f", {factor:.1f} times that, as this user's jobs took longer"
+        if factor >= _WORTH_SAYING
+        else ""
+    )
     return f"; it declares no work: {what} in all are assumed, as the median of {alike}{more}"

@@ -28,8 +28,8 @@ def work_at_risk_s(job: Job, progress: Progress | None, now: float) -> float:
         return 0.0
     since = job.start_s
     if habit == "watch":
-        told = progress is not None and progress.restarts == job.restarts
-        if not told or progress is None or progress.checkpoint is None:
+        current = progress is not None and progress.restarts == job.restarts
+        if not current or progress is None or progress.checkpoint is None:
             return inf
         if abs(now - progress.time) > FRESH_S:
             return inf

@@ -71,11 +71,11 @@ def trait(
     return BatchTrait(sizes=sizes, rate=good, noise=noise, base=base, present=present)
 
 
-def differs(job: Job, placement: Placement, said: Progress | None, told: int) -> bool:
+def differs(job: Job, placement: Placement, said: Progress | None, given: int) -> bool:
     """Whether a running job shall train with another batch than it does. Not where its runtime
     tells no noise scale: then it has no choice itself. Nor where this is the batch that it was
-    ``told``: a script that takes another all the same would be moved again and again."""
-    if placement.batch in (None, told) or placement.batch not in allowed(job):
+    ``given``: a script that takes another all the same would be moved again and again."""
+    if placement.batch in (None, given) or placement.batch not in allowed(job):
         return False
     if said is None or said.noise_scale is None:
         return False

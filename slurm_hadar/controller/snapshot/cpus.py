@@ -118,14 +118,14 @@ def differs(job: Job, want: ResourceRequest, placement: Placement) -> bool:
     declared = job.declaration or _NOBODY
     if placement.cpus_per_gpu is None or not may_change(job, want):
         return False
-    # A node gives whole cores: with two threads each a job that was told 3 CPUs has 4.
-    told = job.cpus_per_task * max(1, job.tasks)
-    if declared.cpus and _cpus(job, placement) not in (told, job.cpus):
+    # A node gives whole cores: with two threads each a job that asked for 3 CPUs has 4.
+    asked = job.cpus_per_task * max(1, job.tasks)
+    if declared.cpus and _cpus(job, placement) not in (asked, job.cpus):
         return True
     planned = (placement.mem_per_gpu_mb or 0) * placement.gpu_count
     has = {
         pending_demand.memory_mb(job),
-        job.mem_per_cpu_mb * told or pending_demand.memory_mb(job),
+        job.mem_per_cpu_mb * asked or pending_demand.memory_mb(job),
     }
     # Memory per CPU is rounded up to whole MB.
     return bool(declared.mem and planned) and min(abs(planned - mb) for mb in has) > job.cpus

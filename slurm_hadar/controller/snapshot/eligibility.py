@@ -19,6 +19,7 @@ from slurm_hadar.domain.steering import Steering
 _LONGEST_LEASE_S = 3600.0 + 60.0
 """The longest that earlier releases knew, and a minute, as clocks differ: a begin time further
 ahead is its owner's."""
+NEVER_MET = "its dependency can never be met: the job that it depends on has ended otherwise"
 
 Place = Mapping[str, Mapping[str, int]]
 """node -> GPU type -> GPUs."""
@@ -128,8 +129,8 @@ def schedulable_jobs(
         want = why_not or resource_request(job, steered, config.partitions.groups)
         if isinstance(want, ResourceRequest):
             want = whole_nodes.fitted(job, want)
-        told = job.state is JobState.PENDING and _sent_on(job, seen, config)
-        waits = job.state is JobState.PENDING and job.id not in moving and not told
+        released = job.state is JobState.PENDING and _sent_on(job, seen, config)
+        waits = job.state is JobState.PENDING and job.id not in moving and not released
         first = limited.get(pending_demand.payer(job)) if waits else None
         if isinstance(want, str):
             excluded[job.id] = want
@@ -139,7 +140,7 @@ def schedulable_jobs(
             targets[job.id] = SchedulableJob(job, want, moving[job.id], starting=True)
         elif job.state is JobState.RUNNING:
             targets[job.id] = SchedulableJob(job, want, placed(job, seen.nodes))
-        elif told:
+        elif released:
             starting.append((job, want))
         else:
             targets[job.id] = SchedulableJob(job, want)
@@ -170,6 +171,11 @@ def _why_not(job: Job, seen: Observed) -> str:
     if job.state is JobState.PENDING:
         if job.held:
             return "it is held by its owner or an admin"
+        if job.never_met:
+            return (
+                f"{NEVER_MET}; cancel it, or change the dependency: "
+                f"scontrol update JobId={job.id} Dependency=afterany:OTHER"
+            )
         if job.dependency:
             return "it waits for another job"
         if not pending_demand.competes_for_gpus(job):

@@ -25,7 +25,7 @@ _OVERRUN = 1.5
 _UNKNOWN_WORK_S = 4 * 3600.0
 """Assumed run time of a job that declares no amount of work and has no shorter time limit, where
 earlier jobs tell nothing."""
-_TOLD = 1.1
+_WORTH_SAYING = 1.1
 """Below this factor no message says that a declaration counts for more: it makes no difference."""
 
 
@@ -89,9 +89,9 @@ def work_of(
     stated = np.where(over, 0.0, np.where(expects, done + assumed.left, declared))
     # An owner whose declarations were too small is believed less, but a declaration never makes a
     # job longer than none would. So with what is assumed of one whose earlier jobs were small.
-    told = [past.understated.get(job.uid, 1.0) for job in jobs]
+    understated = [past.understated.get(job.uid, 1.0) for job in jobs]
     outgrown = [past.outgrown.get(job.uid, 1.0) for job in jobs]
-    factor = np.where(expects, np.maximum(told, outgrown), told)
+    factor = np.where(expects, np.maximum(understated, outgrown), understated)
     raised = np.maximum(stated, np.minimum(stated * factor, guessed))
     total = np.where(stated > 0, raised, guessed)
     unknown = over | (declared == 0)
@@ -116,7 +116,7 @@ def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
     said = {
         ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
         "jobs took longer than they declared"
-        for row in np.flatnonzero((work.factor >= _TOLD) & (work.declared > 0))
+        for row in np.flatnonzero((work.factor >= _WORTH_SAYING) & (work.declared > 0))
     }
     for row in np.flatnonzero(work.assumed.jobs):
         said[ids[int(row)]] = sentence(work.assumed, int(row), float(work.factor[row]))
@@ -140,8 +140,8 @@ def with_sentences(plan: Plan, said: Mapping[str, str]) -> Plan:
 
 
 def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
-    """(J,) samples that the owner declared; 0 where he did not, or where no time can be told from
-    them because nobody knows the model's speed yet."""
+    """(J,) samples that the owner declared; 0 where there is no declaration, or where no time
+    follows from it because the model's speed is not known yet."""
     return np.array(
         [
             job.declaration.total_samples

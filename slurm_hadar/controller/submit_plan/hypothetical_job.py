@@ -44,10 +44,10 @@ def copy_of_store(config: Config) -> Iterator[tuple[Store, bool]]:
     """
     with tempfile.TemporaryDirectory(prefix="hadar-plan-") as name:
         folder = Path(name)
-        told = _copy(config.site.state_dir / "hadar.sqlite", folder / "hadar.sqlite")
+        copied = _copy(config.site.state_dir / "hadar.sqlite", folder / "hadar.sqlite")
         store = Store.open(folder)
         try:
-            yield store, told
+            yield store, copied
         finally:
             store.close()
 

@@ -97,7 +97,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
     notes = [*submission.notes]
     cluster = open_cluster(config.slurm)
     asked = replace(submission.asked, settings=cluster.read_config())
-    with copy_of_store(config) as (store, told):
+    with copy_of_store(config) as (store, copied):
         controller = Asking(
             config,
             cluster,
@@ -115,7 +115,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
         if not alone.refused and not isinstance(want, str):
             question = _Question(submission, config, report.seen, controller.rates, job, want)
             rows = _rows(question, gpus)
-    if rows and not told:
+    if rows and not copied:
         notes.append("only the controller can read measured speeds: these are from the tables")
     if "array" in asked.held:
         notes.append("this plan is for one task of the array")

@@ -91,10 +91,10 @@ class _Words:
         words = f", {end}; {self._gain(job, at)}"
         if self.choice.critical[job]:
             words += "; before others, as it must run all the time to end by the horizon"
-        elif self.choice.share[job, at] > 0:
-            words += f"; planned here for {100 * self.choice.share[job, at]:.0f}% of the time now"
-        else:
-            words += "; the plan leaves these GPUs free for now"
+        elif not self._doubt.unplanned[job]:
+            part = float(self.choice.share[job, at])
+            planned = f"planned here for {100 * part:.0f}% of the time now"
+            words += f"; {planned if part > 0 else 'the plan leaves these GPUs free for now'}"
         was = int(self.options.now[job])
         if was == at and stays:
             words += self._stays(job, at)
@@ -107,9 +107,15 @@ class _Words:
             words += f"; it moves from {self._name(was)}, value {self.choice.gain[job, was]:.3g}"
         elif was == -1:
             words += self._instead(job, at)
-        return (
-            words + self._fairly(job) + (self._doubts(job, stays) if self._doubt.job[job] else "")
-        )
+        return words + self._fairly(job) + self._doubts(job, stays)
+
+    def _compared(self, job: int, option: int) -> str:
+        """Another placement, with what to set against the one of the reason; short for a job over
+        which the plan does not decide, whose reason says more than others'."""
+        gain = self._gain(job, option)
+        if self._doubt.unplanned[job]:
+            return f"{self._name(option)}, {gain.partition(' = ')[2]}"
+        return f"{self._name(option)}: {gain}"
 
     def _gain(self, job: int, at: int) -> str:
         value, price = float(self.choice.gain[job, at]), float(self._price[at])
@@ -124,31 +130,34 @@ class _Words:
         return f"; it counts {ratio:.2g} times, as its user is {place} an equal part of the cluster"
 
     def _doubts(self, job: int, stays: bool) -> str:
-        """What follows from what is not known of the job."""
-        words, most, left = "", int(self._doubt.reach[job]), float(self._restart[job])
+        """A sentence on what follows from what is not known of the job; empty where all is."""
+        follows, most, left = [], int(self._doubt.reach[job]), float(self._restart[job])
         if most < int(self.options.gpus.max(initial=0)):
-            words += f"; at most {most} GPUs until it has been tried on so many"
-        if self._doubt.unplanned[job]:
-            unknown = bool(self._doubt.work[job])
-            words += f"; {'its work is' if unknown else 'some of its speeds are'} not known, so "
-            words += "each further GPU counts for less than the last, and it counts "
-            if self.choice.longest is not None and self.choice.longest[job]:
-                words += "in full, as it decides when all the work ends"
-            else:
-                words += "for less the more "
-                words += "GPU time it has had" if unknown else "work it has left"
-        if self._doubt.unplanned[job] and stays and left < _MUCH:
+            gpus = f"{most} GPU{'s' if most > 1 else ''}"
+            follows.append(f"it gets at most {gpus} until it has been tried on so many")
+        if not self._doubt.unplanned[job]:
+            return "".join(f"; {one}" for one in follows)
+        unknown = bool(self._doubt.work[job])
+        if stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times the value" if left > 0 else "more value than any has"
-            words += f"; {self._restarts(job)} another placement needs {more}"
-        return words
+            follows.append(f"{self._restarts(job)} another placement needs {more}")
+        elif not follows:
+            follows.append(self._counts(job, unknown))
+        what = "Its work is" if unknown else "Some of its speeds are"
+        return f". {what} not known, so {' and '.join(follows)}"
+
+    def _counts(self, job: int, unknown: bool) -> str:
+        if self.choice.longest is not None and self.choice.longest[job]:
+            return "it counts in full, as it decides when all the work ends"
+        what = "GPU time it has had" if unknown else "work it has left"
+        return f"it counts for less the more {what}"
 
     def _restarts(self, job: int) -> str:
         prospects = self.view.jobs.prospects
         number = int(prospects.restarts[job]) if prospects is not None else 0
-        cost = f"a restart of {self.view.jobs.restart_s[job]:.0f} s"
         if number == 0:
-            return f"so soon after its submission, and for {cost},"
-        return f"after {number} restart{'s' if number > 1 else ''} so far, and for {cost},"
+            return "so soon after its submission"
+        return f"after {number} restart{'s' if number > 1 else ''} so far"
 
     def _best_other(self, job: int, at: int, among: BoolArray) -> int | None:
         likes = self._likes[job]
@@ -161,7 +170,7 @@ class _Words:
         other = self._best_other(job, at, faster)
         if other is None:
             return "; no other placement has more value for it"
-        words = f"; next best {self._name(other)}: {self._gain(job, other)}"
+        words = f"; next best {self._compared(job, other)}"
         if self._likes[job, other] > self._likes[job, at]:
             cost = f"a restart of {self.view.jobs.restart_s[job]:.0f} s"
             words += f", but taken or not worth {cost}"
@@ -171,7 +180,7 @@ class _Words:
         other = self._best_other(job, at, np.ones(len(self._likes[job]), dtype=np.bool_))
         if other is None:
             return "; no other GPU type or count is open to it"
-        return f"; next best {self._name(other)}: {self._gain(job, other)}"
+        return f"; next best {self._compared(job, other)}"
 
     def waits(self, job: int, short: str) -> str:
         if not np.isfinite(self.options.seconds[job]).any():

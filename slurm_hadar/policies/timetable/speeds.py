@@ -74,12 +74,12 @@ def learn(view: View, state: State) -> ObservedRates:
             if view.now - since < _SPAN_S:
                 began[job] = since, then
                 continue
-            told = float(jobs.rate[job].flat[place[job]])
+            expected = float(jobs.rate[job].flat[place[job]])
             speed = (then - float(jobs.left[job])) / (view.now - since)
             near_end = jobs.left[job] <= max(1.0, 1e-3 * float(jobs.total[job]))
-            if near_end or not told / _PLAUSIBLE < speed < told * _PLAUSIBLE:
+            if near_end or not expected / _PLAUSIBLE < speed < expected * _PLAUSIBLE:
                 continue
-            if abs(speed / told - 1.0) > _EXACT:
+            if abs(speed / expected - 1.0) > _EXACT:
                 measured[id_] = measured.get(id_, {}) | {_name(view, int(place[job])): speed}
             elif id_ in measured:
                 measured[id_] = {

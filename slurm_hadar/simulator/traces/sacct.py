@@ -136,7 +136,7 @@ def _jobs(
 
 
 def _limit_s(past: _Past) -> float:
-    """The time limit; nan where it is not told, or was raised while the job ran."""
+    """The time limit; nan where it is not known, or was raised while the job ran."""
     try:
         limit = parse_duration(past.row.text("Timelimit"))
     except SlurmError:

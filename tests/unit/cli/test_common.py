@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from slurm_hadar.cli.common import controller_of, reader_of
 from slurm_hadar.domain.errors import HadarError
 
 
-def test_whoever_is_not_the_controllers_user_is_told_whose_command_it_is(tmp_path):
+def test_another_user_than_the_controllers_learns_whose_command_it_is(tmp_path):
     folder = Path("/usr")
     if os.getuid() == 0:
         folder = tmp_path / "state"
@@ -48,7 +49,7 @@ def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch, capsys):
     assert said == "hadar: no account  [2J ]0;owned   of \nthis site\n"
 
 
-def test_a_state_folder_that_was_closed_is_told_with_its_cure():
+def test_a_state_folder_that_was_closed_is_reported_with_its_cure():
     with tempfile.TemporaryDirectory(prefix="hadar-test-", dir="/tmp") as name:
         folder = Path(name) / "state"
         folder.mkdir(mode=0o000)
@@ -85,3 +86,13 @@ def _as_nobody(tell):
         said = stream.read()
     os.waitpid(child, 0)
     return said
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_there_is_not_is_one_sentence(monkeypatch, capsys, port):
+    monkeypatch.setattr(sys, "argv", ["hadar", "web", "--port", port])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2
+    said = f"hadar: --port takes a number from 0 to 65535, not {port}\n"
+    assert capsys.readouterr().err == said

@@ -14,6 +14,7 @@ from slurm_hadar.cli.main import app
 from slurm_hadar.cli.sbatch_arguments import OUR_QUESTIONS
 from slurm_hadar.cli.sbatch_options import LONG
 from slurm_hadar.domain.declaration import KEYS, parse
+from slurm_hadar.policies.timetable.settings import TimetableOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = manual.pages(get_command(app))
@@ -59,7 +60,7 @@ def test_man_shows_a_page(name, tmp_path):
     assert Path(name).stem.partition(".")[0] in done.stdout
 
 
-def test_all_keys_of_a_declaration_are_told_and_understood():
+def test_all_keys_of_a_declaration_are_reported_and_understood():
     assert tuple(manual_hbatch.MEANING) == KEYS
     for key in manual_hbatch.CHOICES:
         assert parse([f"{key}=no"], "here") is not None
@@ -84,6 +85,21 @@ def test_every_command_of_hadar_has_its_help_in_the_page():
         assert f".SS hadar {' '.join(words)}" in page
         first = shown.split("\n\n")[1].strip().splitlines()[0]
         assert manual_roff.text(first.strip()) in page
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("stretch", "number, at least 1, at most 10"),
+        ("buckets", "whole number, at least 2, at most 60"),
+        ("caution", "number, at least 0, at most 0.95"),
+        ("waste", "number, at least 1, below 1e+09"),
+        ("doubt_power", "number, at least -4, at most 1"),
+        ("follow", "number, at least 0, below 1e+09"),
+    ],
+)
+def test_of_several_bounds_on_one_side_the_tightest_is_shown(name, says):
+    assert manual_keys.takes(TimetableOptions.model_fields[name]) == says
 
 
 def test_every_key_of_the_configuration_has_a_meaning_and_its_table():

@@ -46,7 +46,7 @@ def moved(job="1", at_h=3.0, **effect):
                  effect={**known, **effect})  # fmt: skip
 
 
-told = account_usage.recorded_move
+recorded = account_usage.recorded_move
 
 
 def report(runs, known=None, window=WINDOW, site=SITE):
@@ -76,7 +76,7 @@ def test_hours_are_gpus_times_the_part_of_each_run_in_the_window():
 def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
     after = run(start_h=3.1, end_h=5.1, submit_s=T + 3 * H, queued_s=T + 3.03 * H, gpus=1)
     later = run(start_h=6.0, end_h=9.0, submit_s=T + 5.5 * H, queued_s=T + 5.5 * H)
-    known = RecordedUse(moves=[told(moved()), told(moved("77"))])
+    known = RecordedUse(moves=[recorded(moved()), recorded(moved("77"))])
     found = report([run(), after, later], known).total
     # Two hours on one v100 did what eight hours of two k80 would.
     assert found.moves == 1 and found.gained_gpu_h == pytest.approx(2 * (4 * 2 - 1))
@@ -87,7 +87,9 @@ def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
     assert found.moves == 0 and found.gained_gpu_h == pytest.approx(7) and found.lost_gpu_h == 0
     # Of a run that the window does not have nothing is counted, whatever ran later.
     assert report([later], known).total.gained_gpu_h == 0
-    assert report([after], RecordedUse(moves=[told(moved(rate_before=0))])).total.gained_gpu_h == 0
+    assert (
+        report([after], RecordedUse(moves=[recorded(moved(rate_before=0))])).total.gained_gpu_h == 0
+    )
 
 
 def test_no_figure_is_minus_zero():
@@ -185,7 +187,7 @@ def test_the_page_escapes_names_and_loads_nothing():
     hostile = '"><script src=//x>alert(1)</script>\u202e'
     site = config("[rollout]\npercent = 50\n[energy]\nco2_g_per_kwh = 400\n")
     known = RecordedUse(
-        [SampledUse("1", DAY, H, H, 1e6, H)], [told(moved())], frozenset("1"), frozenset("2")
+        [SampledUse("1", DAY, H, H, 1e6, H)], [recorded(moved())], frozenset("1"), frozenset("2")
     )
     found = report([run(account=hostile), run("2")], known, site=site)
     tags = _Tags()
@@ -214,7 +216,7 @@ def test_at_any_width_an_account_is_one_line_and_no_figure_is_cut(width):
         for n in range(2000)
     ]  # fmt: skip
     samples = [SampledUse(str(n), DAY, 64 * 24 * H, 9 * H, 7.2e9, H) for n in range(2000)]
-    moves = [told(moved(str(n), rate_before=90.0)) for n in range(0, 2000, 2)]
+    moves = [recorded(moved(str(n), rate_before=90.0)) for n in range(0, 2000, 2)]
     site = config("[rollout]\npercent = 50\n[energy]\nco2_g_per_kwh = 400\n")
     odd = frozenset(str(n) for n in range(1, 2000, 2))
     known = RecordedUse(samples, moves, frozenset(map(str, range(2000))) - odd, odd)

@@ -68,7 +68,7 @@ ELSEWHERE = {"own": Partition("own"), "k80": Partition("k80", qos="small")}
 
 
 def bound_in(there, limits=QOS, steering=None, **more):
-    """Whether ann's job keeps its CPUs and copies, in the partition ``own`` if no other is told."""
+    """Whether ann's job keeps its CPUs and copies, in the partition ``own`` unless given."""
     rules = AccountingLimits(Slurm(limits=limits), config())
     rules.read(NOW)
     mine = replace(ANN, **{"partitions": ("own",), **more})

@@ -59,7 +59,7 @@ LIMITS = [
 ROOM = [node("k1", gpus=99, gpus_used={"k80": 33}), node("v1", gpus=99)]
 
 
-def told(gpus, was=None, at=NOW - 10, **more):
+def record(gpus, was=None, at=NOW - 10, **more):
     """AdminComment of a job that was moved."""
     return merge("", Steering(gpus=gpus, time=at, was=was or {}, **more))
 
@@ -103,7 +103,7 @@ def test_a_move_is_meant_only_where_the_type_or_count_changes():
         {"requeue": False},
         {"expedited": True},
         {"external": True},
-        {"admin_comment": told({"k80": 1}, moves=50)},
+        {"admin_comment": record({"k80": 1}, moves=50)},
     ],
 )
 def test_a_job_that_may_not_move_stays_whatever_the_policy_says(stays):
@@ -212,7 +212,7 @@ def test_a_job_that_waits_takes_what_its_list_names_first():
 
 def test_a_job_moves_to_no_place_of_one_that_is_on_its_way():
     found = nodes(v1=2, v2=2, p1=1, p2=2, k1=2, k2=1)
-    sent = told({"k80": 1})
+    sent = record({"k80": 1})
     other = job("2", restarts=1, admin_comment=sent, reason="None")
     assert not decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE)
     two = nodes(v1=2, v2=2, p1=1, p2=2, k1=2)

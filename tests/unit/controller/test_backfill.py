@@ -133,12 +133,12 @@ def test_a_trainer_gets_the_idle_nodes_as_copies():
 def test_a_second_tick_sends_nothing():
     here = started("1", "v1")
     first = decide(look([here], nodes(**used("v1"))))
-    told = carried_out(here, first.actions[0])
+    sent = carried_out(here, first.actions[0])
     # It was requeued, and waits for its nodes.
-    waits = replace(told, state=JobState.PENDING, nodes=(), gpus={}, restarts=1, submit_s=NOW)
+    waits = replace(sent, state=JobState.PENDING, nodes=(), gpus={}, restarts=1, submit_s=NOW)
     again = decide(look([waits], now=NOW + 2), state=first.state)
     assert not again.actions and set(again.schedulable["1"].held) == set(NAMES)
-    runs = on("1", *NAMES, admin_comment=told.admin_comment, start_s=NOW + 3, restarts=1)
+    runs = on("1", *NAMES, admin_comment=sent.admin_comment, start_s=NOW + 3, restarts=1)
     third = decide(look([runs], nodes(**used(*NAMES)), now=NOW + 5), state=again.state)
     assert not third.actions and not third.deferred
 

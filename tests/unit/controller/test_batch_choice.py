@@ -48,9 +48,9 @@ def test_a_range_gives_doublings(declared, sizes):
 
 
 def test_a_view_knows_sizes_rates_noise_and_the_present_batch():
-    told = {"1": progress(batch=128, noise=700.0)}
+    reports = {"1": progress(batch=128, noise=700.0)}
     jobs = [running("1", V1, declaration=RANGE), job("2")]
-    view = look(seen(jobs, progress=told)).view
+    view = look(seen(jobs, progress=reports)).view
     batches = view.jobs.batches
     assert batches is not None
     assert batches.sizes.tolist() == [[64, 128, 256], [0, 0, 0]]
@@ -69,8 +69,8 @@ def test_no_range_no_trait():
 
 
 def test_what_an_earlier_attempt_said_is_its_noise_but_not_its_batch():
-    told = {"1": progress(batch=128, noise=700.0)}
-    view = look(seen([running("1", V1, declaration=RANGE, restarts=1)], progress=told)).view
+    reports = {"1": progress(batch=128, noise=700.0)}
+    view = look(seen([running("1", V1, declaration=RANGE, restarts=1)], progress=reports)).view
     assert view.jobs.batches is not None
     assert view.jobs.batches.noise.tolist() == [700.0]
     assert view.jobs.batches.present.tolist() == [0]
@@ -112,10 +112,10 @@ def test_a_script_that_takes_another_batch_all_the_same_is_moved_once():
     found = decide(seen([runs], progress={"1": progress(noise=700.0)}), wish)
     comment = steering.merge("", only(found, Kind.MOVE).steering)
     again = replace(runs, restarts=1, admin_comment=comment)
-    told = {"1": progress(noise=700.0, restarts=1)}
-    assert not decide(seen([again], progress=told), wish).actions
+    reports = {"1": progress(noise=700.0, restarts=1)}
+    assert not decide(seen([again], progress=reports), wish).actions
     less = {"1": Placement({"v100": 1}, {"v1": {"v100": 1}}, batch=128)}
-    assert only(decide(seen([again], progress=told), less), Kind.MOVE).steering.batch == 128
+    assert only(decide(seen([again], progress=reports), less), Kind.MOVE).steering.batch == 128
 
 
 def test_the_journal_keeps_the_batch():

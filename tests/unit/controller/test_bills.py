@@ -85,7 +85,7 @@ def test_what_a_job_runs_on_stays_possible():
     assert view.jobs.rate[0, view.types.index("v100"), view.counts.index(2)] > 0
 
 
-def test_its_owner_is_told_why_it_gets_no_more():
+def test_its_owner_learns_why_it_gets_no_more():
     found = {one.name: one for one in priced("GRES/gpu=1.0")}
     assert "hadar set 1 cost=any" in note(job("1", declaration=RANGE), found)
     assert note(job("1", declaration=replace(RANGE, cost="any")), found) == ""

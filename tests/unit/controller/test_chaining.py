@@ -96,8 +96,8 @@ def test_two_attempts_in_a_row_without_progress_count_and_a_third_with_it_begins
     assert again == record and again.done(runs(restarts=3)) == 3
     # What is not known is no standstill: no report, one of another attempt, or no positions in it.
     first = runs("checkpoint=signal", "max_requeues=3")
-    for told in (None, report(0, 7), report(0)):
-        assert NONE.asked_again(first, told).idle == 0
+    for reported in (None, report(0, 7), report(0)):
+        assert NONE.asked_again(first, reported).idle == 0
 
 
 @given(
@@ -155,8 +155,8 @@ def controller(tmp_path):
     with closing(Store.open(tmp_path / "state")) as store:
         found = Controller(SITE, cluster, store, RATES, 0, lambda: NOW, decide=stays)
 
-        def look_at(shown, told=None):
-            progress = {} if told is None else {"1": told}
+        def look_at(shown, reported=None):
+            progress = {} if reported is None else {"1": reported}
             found.observe = lambda: seen([shown], nodes(k1=1), steering={}, progress=progress)
             return found.plan()
 
@@ -165,7 +165,7 @@ def controller(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shown", "told", "asked"),
+    ("shown", "reported", "asked"),
     [
         (runs(left=100), report(10), True),
         (runs(left=3000), report(10), False),
@@ -176,8 +176,8 @@ def controller(tmp_path):
         (runs(left=100), report(10, finished=True), False),
     ],
 )
-def test_a_tick_asks_jobs_whose_time_ends(controller, shown, told, asked):
-    plan = controller.look_at(shown, told)
+def test_a_tick_asks_jobs_whose_time_ends(controller, shown, reported, asked):
+    plan = controller.look_at(shown, reported)
     found = plan.diff.of(Kind.CHAIN)
     assert [action.job.id for action in found] == (["1"] if asked else [])
     # It is no move, of which a job has so many.

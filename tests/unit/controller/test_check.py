@@ -65,7 +65,7 @@ def test_open_folders_are_problems():
         ("user", "priority/multifactor", "", False),
     ],
 )
-def test_a_site_that_chose_no_exchange_is_told_what_it_could_choose(rights, how, written, said):
+def test_a_site_that_chose_no_exchange_learns_what_it_could_choose(rights, how, written, said):
     """Not one that chose none, nor one where it would do nothing."""
     own = config(f'[site]\nrights = "{rights}"\n{written}')
     found = list(check._exchange(own, {"PriorityType": how}))
@@ -150,7 +150,10 @@ def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
     ],
 )
 def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
-    assert bool(list(check._margin(settings))) is warned
+    operator = config('[site]\nrights = "operator"\n')
+    assert bool(list(check._margin(operator, settings))) is warned
+    # A sandbox sets a short time itself.
+    assert not list(check._margin(config('[site]\nrights = "sandbox"\n'), settings))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +184,7 @@ def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named)
         ({}, (25, 11), ["--requeue=expedite"]),
     ],
 )
-def test_what_holds_for_this_slurm_is_told(settings, release, says):
+def test_what_holds_for_this_slurm_is_reported(settings, release, says):
     found = list(check._of_this_slurm(settings, release))
     assert len(found) == len(says)
     assert all(words in one.what for words, one in zip(says, found, strict=True))
@@ -245,7 +248,7 @@ def test_names_that_nothing_answers_to_are_problems(tmp_path):
     assert not [f for f in check._names(CONFIG) if f.level == "problem"]
 
 
-def test_another_user_than_the_controllers_is_told_whose_it_is(tmp_path, monkeypatch):
+def test_another_user_than_the_controllers_learns_whose_it_is(tmp_path, monkeypatch):
     """What they see is no fault of the site."""
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "exchange").mkdir()
@@ -256,5 +259,5 @@ def test_another_user_than_the_controllers_is_told_whose_it_is(tmp_path, monkeyp
     monkeypatch.setattr(os, "getuid", lambda: nobody)
     found = list(folder_findings(known))
     assert not [one for one in found if one.level == "problem"]
-    (told,) = [one for one in found if one.level == "warning" and "state folder" in one.what]
-    assert f"is {owner}'s" in told.what and f"sudo -u {owner} hadar check" in told.cure
+    (finding,) = [one for one in found if one.level == "warning" and "state folder" in one.what]
+    assert f"is {owner}'s" in finding.what and f"sudo -u {owner} hadar check" in finding.cure

@@ -77,8 +77,8 @@ def test_options_of_a_wrapped_policy_count_as_well():
 
 
 def test_the_check_tells_it(monkeypatch):
-    told = list(check._names(site("hadar", "no_such_option = 3")))
-    assert any("no_such_option" in one.what for one in told)
+    found = list(check._names(site("hadar", "no_such_option = 3")))
+    assert any("no_such_option" in one.what for one in found)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o500, 0o600, 0o300])

@@ -1,11 +1,11 @@
-"""The whole story of one job: told from what is known, with what is wrong and its cure."""
+"""The report of one job: from what is known, with what is wrong and its cure."""
 
 import json
 import os
 from dataclasses import asdict, replace
 
 import pytest
-from hand_made import NOW, config, job, look, nodes, ordinary, running, seen
+from hand_made import CONFIG, NOW, config, job, look, nodes, ordinary, running, seen
 from missing import needs_root
 
 from slurm_hadar.controller.actuation import reconciliation
@@ -14,6 +14,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.controller.snapshot.eligibility import schedulable_jobs
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import JobState
@@ -78,6 +79,24 @@ def test_a_very_long_name_takes_one_line(site):
 CHECKED = Declaration(types=("any",), checkpoint="yes")
 
 
+def test_a_dependency_that_can_never_be_met_is_no_wait_for_another_job():
+    failed = {"dependency": "afterok:7(failed)", "reason": "DependencyNeverSatisfied"}
+    jobs = [job("1", dependency="afterok:7", reason="Dependency"), job("2", **failed)]
+    _, excluded = schedulable_jobs(seen(jobs), CONFIG, {})
+    assert excluded == {
+        "1": "it waits for another job",
+        "2": "its dependency can never be met: the job that it depends on has ended otherwise; "
+        "cancel it, or change the dependency: scontrol update JobId=2 Dependency=afterany:OTHER",
+    }
+
+
+def test_a_dependency_that_can_never_be_met_is_one_problem(site):
+    failed = job("1", dependency="afterok:7(failed)", reason="DependencyNeverSatisfied")
+    _, excluded = schedulable_jobs(seen([failed]), CONFIG, {})
+    (found,) = wrong(site, failed, last=Decision("1", NOW - 5, "not steered", excluded["1"]))
+    assert found.what.startswith("its dependency can never be met")
+
+
 def test_of_a_healthy_job_nothing_is_wrong(site):
     assert wrong(site, running("1", HERE), progress=report()) == []
     assert wrong(site, job("1")) == []
@@ -92,6 +111,11 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
         (job("1", het=True), "heterogeneous", ""),
         (job("1", held=True, reason="JobHeldUser"), "held (JobHeldUser)", "scontrol release 1"),
         (job("1", dependency="afterok:7"), "waits for another job", "JobId=1 Dependency="),
+        (
+            job("1", dependency="afterok:7(failed)", reason="DependencyNeverSatisfied"),
+            "its dependency can never be met: the job that it depends on has ended otherwise",
+            "scancel 1 scontrol update JobId=1 Dependency=afterany:OTHER",
+        ),
         (job("1", reason="QOSMaxJobsPerUserLimit"), "at a limit", "sacctmgr show assoc where user"),
         (job("1", reason="PartitionDown"), "Slurm keeps it waiting", "scontrol show job 1"),
         (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
@@ -156,7 +180,7 @@ def test_a_loss_that_was_not_finite_is_named_as_the_end(site):
         (report(nonfinite=True), "its loss or a parameter is not finite", "scancel 1"),
     ],
 )
-def test_a_silent_training_is_told_of(site, said, says, cure):
+def test_a_silent_training_is_reported(site, said, says, cure):
     (found,) = wrong(site, running("1", HERE), progress=said)
     assert says in found.what and cure in " ".join(found.cures)
 
@@ -173,7 +197,7 @@ def test_the_cure_reaches_a_training_that_is_no_step(site, store):
     assert "scancel --batch --signal=USR2 1" in asked.cures[0] and "trap" in asked.cures[1]
 
 
-def test_a_job_that_never_saved_is_told_of(site):
+def test_a_job_that_never_saved_is_reported(site):
     late = running("1", HERE, start_s=NOW - 5000)
     (found,) = wrong(site, late, progress=report(checkpoint=None))
     assert "saved nothing" in found.what and found.cures == ("scancel --signal=USR2 1",)
@@ -184,15 +208,45 @@ def test_a_job_that_never_saved_is_told_of(site):
     [
         (None, "there is no heartbeat", "hadar tick"),
         (replace(ALIVE, time=NOW - 1000), "16 min 40 s old", "systemctl start slurm-hadar"),
-        (replace(ALIVE, mode="observe"), "observe mode", "rm /etc/slurm-hadar/stop"),
     ],
 )
-def test_a_controller_that_is_gone_or_only_watches_is_told_of(site, beat, says, cure):
+def test_a_controller_that_is_gone_or_only_watches_is_reported(site, beat, says, cure):
     (found,) = wrong(site, job("1"), beat=beat)
     assert says in found.what and cure in " ".join(found.cures)
 
 
-def test_nodes_that_are_all_out_of_use_are_told_of(site):
+def test_only_a_stop_file_that_is_seen_is_to_be_removed(site, tmp_path, monkeypatch):
+    stop = tmp_path / "stop"
+    site = site.model_copy(update={"guards": site.guards.model_copy(update={"stop_file": stop})})
+    watches = replace(ALIVE, mode="observe")
+
+    def cures():
+        (found,) = wrong(site, job("1"), beat=watches)
+        assert found.what.startswith("the controller is in observe mode: it changes nothing")
+        return found.cures
+
+    assert cures() == ("its log says why: journalctl -u slurm-hadar",)
+    stop.touch()
+    assert cures() == (f"rm {stop}",)
+
+    look = type(stop).stat
+
+    def closed(path, **more):
+        if path == stop:
+            raise PermissionError(13, "Permission denied")
+        return look(path, **more)
+
+    # Root enters every folder.
+    monkeypatch.setattr(type(stop), "stat", closed)
+    assert cures() == (f"as root, since you may not look for it: ls -l {stop}",)
+    watches_only = site.model_copy(
+        update={"site": site.site.model_copy(update={"mode": "observe"})}
+    )
+    (found,) = wrong(watches_only, job("1"), beat=watches)
+    assert found.cures == ('set mode = "act" in [site] of the configuration',)
+
+
+def test_nodes_that_are_all_out_of_use_are_reported(site):
     down = [replace(n, state="DOWN", usable=False) if "k80" in n.gpus else n for n in nodes()]
     (found,) = wrong(site, job("1", declaration=replace(CHECKED, types=("k80",))), found=down)
     assert "out of use" in found.what and found.cures[0] == "sinfo -R"
@@ -224,7 +278,7 @@ def test_what_others_put_in_place_of_a_file_is_named_with_a_cure_that_does_no_ha
     assert said.cures == (f"ls -ld {folder}/progress.1.0.json",)
 
 
-def test_a_move_that_failed_or_did_not_pay_is_told_of(site, store):
+def test_a_move_that_failed_or_did_not_pay_is_reported(site, store):
     here = running("1", HERE)
     late = store.begin("1", "move", "asked", NOW - 500, {"gpus": {"v100": 1}, "restarts": 0})
     store.end(late, "the job did not save within 120 s and stays where it is", NOW - 380)
@@ -346,7 +400,7 @@ def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
     tale = job_report.of_controller(Reader(site, store, job("1")), "1")
     happened = [event.what.partition(":")[0] for event in tale.events]
     counts = {what: happened.count(what) for what in happened}
-    # 240 decisions were kept up to the state file's own limit, which is told.
+    # 240 decisions were kept up to the state file's own limit, which is reported.
     assert counts.pop("submitted", 1) == 1
     assert counts == {"request changed": 280, "stop for other jobs": 40, "decided": 200}
     (kept,) = tale.missing_history
@@ -374,7 +428,7 @@ def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
     assert "more" not in quiet and "--all" not in quiet
 
 
-def test_a_job_that_slurm_forgot_is_told_from_the_journal_alone(site, store):
+def test_a_job_that_slurm_forgot_is_reported_from_the_journal_alone(site, store):
     moved(store)
     tale = job_report.of_controller(Reader(site, store), "1")
     assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.problems == ()
@@ -390,13 +444,13 @@ def test_an_unknown_job_is_an_error_and_an_array_is_wrong_usage(site, store):
         job_report.of_controller(Reader(site, store, task), "7")
 
 
-def test_what_comes_next_is_told_with_its_time(site, store):
+def test_what_comes_next_is_reported_with_its_time(site, store):
     waits = job_report.of_controller(Reader(site, store, job("1")), "1")
     assert waits.next == ()
     due = job_report.of_controller(Reader(site, store, job("1", start_s=NOW + 90)), "1")
     assert due.next[-1].startswith("Slurm expects to start it at ")
-    told = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
-    on_its_way = job("1", restarts=1, admin_comment=told)
+    record = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
+    on_its_way = job("1", restarts=1, admin_comment=record)
     (next_,) = job_report.of_controller(Reader(site, store, on_its_way), "1").next[-1:]
     assert next_.startswith("Slurm starts it on 1 x k80 on k1 when that is free; ")
     assert "within 120 s it may start anywhere" in next_
@@ -418,7 +472,7 @@ def test_what_comes_next_is_told_with_its_time(site, store):
     assert job_report.of_controller(Reader(site, store, over), "1").next == ()
 
 
-def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
+def test_how_to_undo_it_by_hand_is_reported_with_the_shell_in_mind(site, store):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": "a|b; rm x"}))
     waits = job_report.of_controller(Reader(site, store, job("1", admin_comment=ours)), "1")
     # A begin time would clear the age of a job that waits.
@@ -430,7 +484,7 @@ def test_how_to_undo_it_by_hand_is_told_with_the_shell_in_mind(site, store):
     assert runs.undo[-1].endswith("'Features=a|b; rm x' StartTime=now")
 
 
-def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
+def test_what_was_changed_is_reported_with_what_was_asked_for(site, store):
     ours = merge("", Steering(time=NOW, was={"Partition": "gpu"}))
     listed = job("1", admin_comment=ours, partitions=("v100", "k80"))
     tale = job_report.of_controller(Reader(site, store, listed), "1")
@@ -440,7 +494,7 @@ def test_what_was_changed_is_told_with_what_was_asked_for(site, store):
     assert "Changed" not in dict(own.facts)
 
 
-def test_the_owner_is_told_of_his_own_job_and_of_no_other(site):
+def test_an_owner_learns_of_own_jobs_and_of_no_other(site):
     class Cluster:
         slurm_version = (24, 11, 5)
 
@@ -496,7 +550,7 @@ SAVES = Declaration(types=("any",), checkpoint="signal", signal="B:USR1@60")
 GAVE_UP = "the job did not save and leave within 61 s of its signal and stays where it is"
 
 
-def test_a_job_that_requeued_itself_late_is_told_of(site, store):
+def test_a_job_that_requeued_itself_late_is_reported(site, store):
     """Its shell ran the trap when the training in front of it had ended."""
     signalled(store, GAVE_UP)
     again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
@@ -531,7 +585,7 @@ def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "after", "told"),
+    ("state", "code", "after", "expected"),
     [
         ("FAILED", 0, 2, True),
         ("FAILED", 1, 61, True),
@@ -542,14 +596,14 @@ def test_a_signal_that_was_not_sent_ended_nothing(site, store, outcome):
         ("FAILED", 85, 2, False),
     ],
 )
-def test_a_signal_that_ended_the_job_is_told_of(site, store, state, code, after, told):
+def test_a_signal_that_ended_the_job_is_reported(site, store, state, code, after, expected):
     signalled(store, f"the job has ended ({state})")
     declared = replace(SAVES, checkpoint_exit_code=85)
     ended = running("1", HERE, declaration=declared, end_s=NOW - 400 + after, exit_code=code)
     ended = replace(ended, state=JobState.FINISHED, slurm_state=state)
     found = wrong(site, ended, entries=tuple(store.history("1")))
-    assert any("signal may have ended it" in one.what for one in found) == told
-    if told:
+    assert any("signal may have ended it" in one.what for one in found) == expected
+    if expected:
         assert len(found) == 1 and f"({state})" in found[0].what
         assert "scontrol requeue" in found[0].cures[0]
     if code == 85:
@@ -568,7 +622,7 @@ def test_a_signal_that_ended_the_job_is_told_of(site, store, state, code, after,
         (report(), "", ""),
     ],
 )
-def test_a_watcher_that_is_missing_or_sees_nothing_is_told_of(site, said, says, cure):
+def test_a_watcher_that_is_missing_or_sees_nothing_is_reported(site, said, says, cure):
     here = running(
         "1", HERE, start_s=NOW - 100, declaration=Declaration(("m"), checkpoint="watch:/x/ck-*.pt")
     )
@@ -586,7 +640,7 @@ def test_the_time_that_the_owner_declared_is_said(site, store):
     assert "does not within 60 s" in printed(tale) and "may take 60 s" in printed(tale)
 
 
-def test_a_signal_that_ended_a_job_that_slurm_forgot_is_told_of(site, store):
+def test_a_signal_that_ended_a_job_that_slurm_forgot_is_reported(site, store):
     signalled(store, "the job has ended (FAILED)")
     (found,) = problems(known(site, entries=entries_of(store)))
     assert "may have ended it" in found.what and "70 s after its signal" in found.what

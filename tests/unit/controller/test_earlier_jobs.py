@@ -45,8 +45,8 @@ class Site:
 
     def look(self, *jobs, samples=None):
         """The snapshot of a tick; ``samples``: job -> what it reports."""
-        told = {id_: report(id_, done, self.now) for id_, done in (samples or {}).items()}
-        shown = seen(jobs, nodes(k1=1), now=self.now, progress=told)
+        reports = {id_: report(id_, done, self.now) for id_, done in (samples or {}).items()}
+        shown = seen(jobs, nodes(k1=1), now=self.now, progress=reports)
         return self.controller._snapshot(shown, {}, _Mode(False))[1]
 
     def runs(self, seconds, end="COMPLETED", samples=None, every=600.0, **more):

@@ -263,7 +263,7 @@ def report(id_):
     )  # fmt: skip
 
 
-def told(folder, id_, uid):
+def reports_of(folder, id_, uid):
     """A job's process of that user tells its progress; where it lies."""
     child = os.fork()
     if child == 0:
@@ -304,7 +304,7 @@ def test_reports_are_found_however_full_the_folder_is(crowded, monkeypatch, name
         of_stranger(crowded / name.format(number, number % 3 + 1))
     uids = {"1": 2001, "2": 2002, "3": 2003}
     for id_, uid in uids.items():
-        told(crowded, id_, uid)
+        reports_of(crowded, id_, uid)
     for number in range(500, 1000):
         of_stranger(crowded / name.format(number, number % 3 + 1))
     monkeypatch.setattr(folders.FolderWindow.__init__, "__defaults__", (300,))
@@ -321,11 +321,11 @@ def test_who_takes_the_names_of_a_report_first_stops_nobody(crowded, kind):
     mine = running("7", {"v1": {"v100": 1}}, uid=2001)
     first, *others = places(crowded, "7")
     of_stranger(first, kind)
-    assert told(crowded, "7", 2001) == [others[0].name]
+    assert reports_of(crowded, "7", 2001) == [others[0].name]
     others[0].unlink()
     for path in others:
         of_stranger(path, kind)
-    (random,) = told(crowded, "7", 2001)
+    (random,) = reports_of(crowded, "7", 2001)
     found = ExchangeFolder(crowded)
     assert "7" in found.read([mine]).progress
     assert found.tidy([mine], NOW) == [], "it is heard, so nobody's files are touched"
@@ -334,11 +334,11 @@ def test_who_takes_the_names_of_a_report_first_stops_nobody(crowded, kind):
     assert "7" not in found.read([mine]).progress
     (said,) = found.tidy([mine], LATER)
     assert "8 of 8 are free now" in said
-    assert told(crowded, "7", 2001) == [first.name]
+    assert reports_of(crowded, "7", 2001) == [first.name]
     assert "7" in found.read([mine]).progress
 
 
-def test_names_that_cannot_be_freed_are_told_once(crowded, monkeypatch):
+def test_names_that_cannot_be_freed_are_reported_once(crowded, monkeypatch):
     mine = running("7", {"v1": {"v100": 1}}, uid=2001)
     for path in places(crowded, "7"):
         of_stranger(path)
@@ -372,10 +372,10 @@ def test_a_folder_that_gives_no_answer_is_not_looked_into_for_names(tmp_path, mo
 
 def test_reports_of_the_release_before_are_read_and_give_way(crowded):
     old = crowded / "progress.7.0123456789abcdef.json"
-    told(crowded, "7", 2001)
+    reports_of(crowded, "7", 2001)
     places(crowded, "7")[0].rename(old)
     assert "7" in ExchangeFolder(crowded).read([running("7", {}, uid=2001)]).progress
-    assert told(crowded, "7", 2001) == [places(crowded, "7")[0].name]
+    assert reports_of(crowded, "7", 2001) == [places(crowded, "7")[0].name]
 
 
 def test_a_controller_that_takes_over_finds_all_unfinished_files(tmp_path, monkeypatch):

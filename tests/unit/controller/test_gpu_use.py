@@ -153,7 +153,7 @@ FIGURE = st.one_of(st.none(), st.floats(0, 1))
 
 
 @given(st.lists(st.tuples(FIGURE, st.floats(1, 1e4)), min_size=1, max_size=8))
-def test_a_mean_lies_within_what_was_told(steps):
+def test_a_mean_lies_within_what_was_reported(steps):
     uses = GpuUses()
     for value, seconds in steps:
         use = training_use(0.0, [gpu(value, seconds=seconds)])
@@ -200,7 +200,7 @@ def test_a_type_with_less_memory_than_it_held_is_a_hint_to_its_owner():
     assert too_small(mine, [], memory) == ""
 
 
-def test_nothing_told_is_said_so():
+def test_no_value_is_said_so():
     assert gpu_use._words(None, None, None, None, 0.0, 0.0) == "no data"
 
 

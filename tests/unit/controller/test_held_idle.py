@@ -1,4 +1,4 @@
-"""GPUs held idle are offered to jobs that wait: after the owner was told, and only then."""
+"""GPUs held idle are offered to jobs that wait: after the owner was notified, and only then."""
 
 import json
 from collections import Counter
@@ -44,8 +44,8 @@ def samples(id_="1", host="v1", idle_s=600.0):
     return {id_: [NodeUse(id_, host, 1, NOW - 10, False, (use,))]}
 
 
-def tell(folder, *told, looked_s=NOW - 60):
-    first = {f"{user}|held_idle|{id_}": at_s for user, id_, at_s in told}
+def tell(folder, *notified, looked_s=NOW - 60):
+    first = {f"{user}|held_idle|{id_}": at_s for user, id_, at_s in notified}
     (folder / FILE).write_text(json.dumps({"first": first, "looked_s": looked_s, "idle": {}}))
 
 
@@ -57,9 +57,9 @@ def tick(tmp_path):
     """What a tick would send to offer GPUs, and what it says on job 1."""
     folder = tmp_path / "state"
 
-    def run(jobs, gpus=None, told=(LONG_AGO,), site=ON, asked_s=None, moves=20, **more):
+    def run(jobs, gpus=None, notified=(LONG_AGO,), site=ON, asked_s=None, moves=20, **more):
         with closing(Store.open(folder)) as store:
-            tell(folder, *told, **more)
+            tell(folder, *notified, **more)
             if asked_s is not None:
                 entry = store.begin("1", "move", "asked", asked_s, {"held_idle": 1.0})
                 store.end(entry, "stopped", asked_s)
@@ -98,15 +98,15 @@ def test_a_job_makes_way_when_its_owner_knew_for_long_and_another_waits(tick):
     # Nobody waits for what it has.
     asked, reason, _ = tick([idle(), replace(WAITS, request=GpuRequest(per_node={"k80": 1}))])
     assert asked == [] and "makes way as soon as a job waits" in reason
-    asked, reason, _ = tick([idle(), WAITS], told=[("ann", "1", NOW - 600)])
+    asked, reason, _ = tick([idle(), WAITS], notified=[("ann", "1", NOW - 600)])
     assert asked == [] and "its owner has known since" in reason and "from" in reason
 
 
 @pytest.mark.parametrize(
     ("changes", "more", "says"),
     [
-        ({}, {"told": ()}, ""),
-        ({}, {"told": [("bob", "1", NOW - 9999)]}, ""),
+        ({}, {"notified": ()}, ""),
+        ({}, {"notified": [("bob", "1", NOW - 9999)]}, ""),
         ({"start_s": NOW - 1000}, {}, ""),
         ({}, {"gpus": samples(idle_s=0.0)}, ""),
         ({}, {"gpus": {}}, ""),
@@ -136,10 +136,10 @@ def test_no_more_jobs_make_way_than_are_needed(tick):
     """The one whose owner has known for longest goes first."""
     jobs = [idle("1"), idle("2", user="eve", uid=7), WAITS]
     gpus = {**samples(), **samples("2")}
-    told = [LONG_AGO, ("eve", "2", NOW - 9000)]
-    assert tick(jobs, gpus, told)[0] == ["2"]
+    notified = [LONG_AGO, ("eve", "2", NOW - 9000)]
+    assert tick(jobs, gpus, notified)[0] == ["2"]
     both = replace(WAITS, request=GpuRequest(per_node={"v100": 2}))
-    assert tick([*jobs[:2], both], gpus, told)[0] == ["2", "1"]
+    assert tick([*jobs[:2], both], gpus, notified)[0] == ["2", "1"]
 
 
 @given(
@@ -167,7 +167,7 @@ def test_none_of_those_that_make_way_is_stopped_for_nothing(held, wanted, most):
      '{"first": {"ann|held_idle|1": "x", "|": 3, "ann": 1}, "looked_s": 999990}',
      '{"first": {}, "looked_s": "now"}'],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read_means_that_nobody_was_told(tmp_path, text):
+def test_a_file_that_cannot_be_read_means_that_no_owner_was_notified(tmp_path, text):
     assert first_notified(tmp_path, "held_idle", NOW) == {}
     (tmp_path / FILE).write_text(text)
     assert first_notified(tmp_path, "held_idle", NOW) == {}
@@ -202,7 +202,7 @@ def test_when_an_alert_was_first_sent_is_kept_while_it_lasts():
 
 
 @pytest.mark.parametrize("missing", ["enabled = false", "owners = false", "held_idle_s = 0"])
-def test_the_owner_has_to_be_told(missing):
+def test_the_owner_has_to_know(missing):
     key = missing.partition(" ")[0]
     lines = [line for line in ON.splitlines() if not line.startswith(f"{key} ")]
     with pytest.raises(UsageError, match="the owner has to know first"):

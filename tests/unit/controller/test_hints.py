@@ -38,7 +38,7 @@ ANY = Declaration(model="resnet50", types=("any",), checkpoint="yes")
 ALL = Declaration(model="resnet50", types=("v100", "p100", "k80"), checkpoint="yes")
 
 
-def told(was, wrote=None, at=NOW - 10, **more):
+def record(was, wrote=None, at=NOW - 10, **more):
     """AdminComment of a job that was steered."""
     return merge("", Steering(time=at, was=was, wrote=wrote or {}, **more))
 
@@ -122,7 +122,7 @@ def four(count=4):
         {"mem_per_node_mb": 128_000},
         {"mem_per_cpu_mb": 16_000, "cpus": 8},
         {"excluded_nodes": ("v1", "p1")},
-        # Whether it fits cannot be told.
+        # Whether it fits is not known.
         {"odd": True},
         {"per_gpu": True},
     ],
@@ -165,7 +165,7 @@ def test_a_time_limit_that_is_short_leaves_out_no_type_on_which_alone_it_fits():
 
 @pytest.mark.parametrize("list_", [("v100",), ("v100", "p100")])
 def test_a_list_of_ours_in_which_it_fits_no_more_is_taken_back(list_):
-    done = told({"Partition": "gpu"}, {"Partition": ",".join(list_)})
+    done = record({"Partition": "gpu"}, {"Partition": ",".join(list_)})
     one = job(declaration=ALL, partitions=list_, admin_comment=done)
     unfit = {"excluded_nodes": ("p1",)}
     assert set(hint(one, found=unequal())["Partition"].split(",")) == {*TYPED}
@@ -185,7 +185,7 @@ def test_nodes_that_may_not_be_used_now_are_no_reason_to_leave_a_job_unsteered()
 
 @pytest.mark.parametrize("reason", ["PartitionConfig", "BadConstraints"])
 def test_a_job_that_fits_nowhere_in_its_list_has_its_owners_at_the_next_tick(reason):
-    done = told({"Partition": "gpu"}, {"Partition": "v100,p100"})
+    done = record({"Partition": "gpu"}, {"Partition": "v100,p100"})
     one = job(declaration=ANY, partitions=("v100", "p100"), admin_comment=done, reason=reason)
     refused = {"1": Refusals(3, NOW - 1)}
     assert hint(one, refused=refused) == {"Partition": "gpu"}
@@ -254,7 +254,7 @@ def test_lists_are_for_the_head_of_the_queue(monkeypatch):
     monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
     sunk = replace(
         lists[4],
-        admin_comment=told({"Partition": "gpu"}, {"Partition": "v100,p100,k80"}),
+        admin_comment=record({"Partition": "gpu"}, {"Partition": "v100,p100,k80"}),
     )
     assert "5" not in hinted(decide(seen([*many[:4], sunk]), {}, SITE))
 
@@ -295,7 +295,7 @@ def test_what_we_changed_is_taken_back_where_slurm_keeps_the_job_waiting():
         declaration=ANY,
         partitions=("v100", "p100"),
         reason="Licenses",
-        admin_comment=told(was, wrote),
+        admin_comment=record(was, wrote),
     )
     shown = seen([stuck])
     action = only(decide(shown, {}, SITE), Kind.HINT)
@@ -366,7 +366,7 @@ def test_a_foreign_field_is_neither_changed_nor_put_back():
     his = job(
         declaration=ALL,
         partitions=("k80", "v100"),
-        admin_comment=told({}, foreign=("Partition",)),
+        admin_comment=record({}, foreign=("Partition",)),
     )
     assert hint(his, {"1": {"v100": 1}}) == {}
     # His list may name another type first, so a move would only restart it where it is.
@@ -375,7 +375,7 @@ def test_a_foreign_field_is_neither_changed_nor_put_back():
 
 
 def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
-    ours = told({"Nice": "5", "Features": ""}, {"Nice": "-900", "Features": "k80"})
+    ours = record({"Nice": "5", "Features": ""}, {"Nice": "-900", "Features": "k80"})
     here = running("1", {"k1": {"k80": 1}}, nice=-900, admin_comment=ours)
     action = only(decide(seen([here]), {"1": {"k80": 1}}), Kind.HINT)
     assert action.fields == {"Nice": "5"}
@@ -388,7 +388,7 @@ def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
 
 
 def test_the_mails_that_a_move_switched_off_are_on_again_when_the_job_runs():
-    ours = told({"MailType": "BEGIN,END", "Features": ""}, {"MailType": "END", "Features": "k80"})
+    ours = record({"MailType": "BEGIN,END", "Features": ""}, {"MailType": "END", "Features": "k80"})
     here = running("1", {"k1": {"k80": 1}}, admin_comment=ours)
     action = only(decide(seen([here]), {"1": {"k80": 1}}), Kind.HINT)
     assert action.fields == {"MailType": "BEGIN,END"} and action.steering.was == {"Features": ""}
@@ -433,7 +433,7 @@ def test_a_begin_time_of_the_owner_stands():
     his = job(declaration=ANY, eligible_s=NOW + 100, reason="BeginTime")
     later = job("2", declaration=LEASED, eligible_s=NOW + 86_400, reason="BeginTime")
     released = job("3", declaration=LEASED, eligible_s=NOW + 100, reason="BeginTime",
-                   admin_comment=told({}))  # fmt: skip
+                   admin_comment=record({}))  # fmt: skip
     held = job("4", declaration=LEASED, eligible_s=NOW + 100, held=True, priority=0)
     assert decide(seen([his, later, released, held]), {}, SITE).actions == ()
 

@@ -45,6 +45,34 @@ def test_status_names_slurms_own_reason_while_a_job_waits():
     assert row_of(replace(runs, reason="x"), shown, decided).reason == "no GPU is free"
 
 
+def test_a_job_that_started_since_the_last_tick_does_not_seem_to_wait():
+    began = replace(running("2", {"k1": {"k80": 1}}), start_s=float(int(NOW)))
+    for placement in ("waits", "not steered"):
+        decided = Decision("2", NOW + 0.7, placement, "it waits for another job")
+        said = "it started since the last tick, which said: it waits for another job"
+        assert row_of(began, seen([began]), decided).reason == said
+        later = replace(decided, time_s=NOW + 2)
+        assert row_of(began, seen([began]), later).reason == "it waits for another job"
+    placed = replace(decided, placement="1 x k80 on k1", reason="ends in 3 min")
+    assert row_of(began, seen([began]), placed).reason == "ends in 3 min"
+    old = row_of(began, seen([began]), replace(decided, time_s=NOW - 9), "decided")
+    assert old.reason.startswith("decided 9 s ago: it started since the last tick, which said: ")
+
+
+def test_explain_and_doctor_say_that_a_job_started_since_the_last_tick(tmp_path):
+    began = replace(running("2", {"k1": {"k80": 1}}), start_s=NOW - 5)
+    with closing(Store.open(tmp_path / "state")) as store:
+        store.decisions.record([Decision("2", NOW - 60, "not steered", "it waits for another job")])
+        slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
+        controller = Controller(SITE, slurm, store, RATES, 0)
+        controller.observe = lambda: seen([began])
+        found, report = explanation_of(controller, "2"), of_controller(controller, "2")
+    said = "it started since the last tick, which said: it waits for another job"
+    assert found.reason == said == found.row.reason
+    assert f"not steered: {said}" in report.now
+    assert not any("it is not steered" in one.what for one in report.problems)
+
+
 @pytest.mark.parametrize(
     ("samples", "rate", "done"), [(0, 0.0, None), (0, 2.0, 0.0), (64, 0.0, 0.1), (9999, 2.0, 1.0)]
 )
@@ -56,7 +84,7 @@ def test_before_its_first_report_a_job_is_not_said_to_have_done_nothing(samples,
     assert row_of(runs, seen([runs]), None).done is None
 
 
-def test_each_changed_field_is_told_with_its_owners_value():
+def test_each_changed_field_is_reported_with_its_owners_value():
     was = {"Partition": "gpu", "Features": "", "ReqNodeList": "v1", "NumNodes": "1-1"}
     one = job(partitions=("v100", "p100", "k80"), features="k80", node_count=1)
     known = {"1": Steering({"k80": 1}, time=NOW, was=was)}
@@ -68,7 +96,7 @@ def test_each_changed_field_is_told_with_its_owners_value():
     assert changed(one, seen([one]), SITE) == []
 
 
-def test_the_list_that_hbatch_wrote_is_told_before_any_tick():
+def test_the_list_that_hbatch_wrote_is_reported_before_any_tick():
     declared = replace(LIST, partitions=("gpu",))
     one = job(partitions=("v100", "p100"), declaration=declared)
     assert changed(one, seen([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]

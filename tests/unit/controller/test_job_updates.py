@@ -58,8 +58,8 @@ def test_a_constraint_that_names_the_type_already_needs_no_word():
 def test_a_constraint_survives_where_its_type_is_not_steered():
     """A typed request needs no feature, so the owner's constraint is not among what we changed."""
     typed = job(features="v100", request=GpuRequest(per_node={"v100": 1}))
-    told = replace(typed, admin_comment=merge("", Steering(gpus={"v100": 1}, time=NOW)))
-    want = resource_request(told, decode(told.admin_comment))
+    steered = replace(typed, admin_comment=merge("", Steering(gpus={"v100": 1}, time=NOW)))
+    want = resource_request(steered, decode(steered.admin_comment))
     assert want.constraint == "v100" and want.types == ("v100",)
 
 

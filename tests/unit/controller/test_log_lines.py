@@ -106,7 +106,7 @@ def test_whatever_stands_in_a_line_it_is_one_bounded_line(fields):
 
 
 @pytest.mark.parametrize("people", ["none", "ids", "names"])
-def test_who_it_is_about_is_told_up_to_the_level_and_no_further(store, people):
+def test_who_it_is_about_is_reported_up_to_the_level_and_no_further(store, people):
     shown = hostile(job("1"))
     why = "partition gpu does not admit account SECRET; groups of SECRETann; 'SECRET' is no word"
     store.decisions.record([Decision("1", NOW, "not steered", why)])
@@ -143,7 +143,7 @@ def test_a_line_is_written_once_and_later_when_more_is_known(store):
     assert action["steps_after_s"] == {"requeued": 3.0} and action["outcome_after_s"] == 5.0
 
 
-def test_a_hint_is_told_with_what_it_changed(store):
+def test_a_hint_is_reported_with_what_it_changed(store):
     fields = {"Partition": "v100,k80", "Features": "/home/SECRET"}
     entry = store.begin("1", "hint", "sent", NOW, {"gpus": {}, "fields": fields, "reason": "best"})
     store.end(entry, "done", NOW)

@@ -51,7 +51,7 @@ def lines(site):
     return text, [json.loads(line) for line in text.splitlines()]
 
 
-def test_folders_are_told_by_their_key(home, people):
+def test_folders_are_named_by_their_key(home, people):
     site = settings(home, people)
     log, store = open_log(site), Store.open(site.site.state_dir)
     folder = site.site.exchange_dir
@@ -97,7 +97,7 @@ def test_folders_are_told_by_their_key(home, people):
     )
 
 
-def test_what_is_quoted_is_told_to_nobody_below_names(home, people):
+def test_what_is_quoted_is_not_shown_below_names(home, people):
     privacy = Privacy(settings(home, people))
     for words in (
         f"Slurm's answer {'SECRET'!r} is odd",
@@ -106,14 +106,14 @@ def test_what_is_quoted_is_told_to_nobody_below_names(home, people):
         f"it said {b'SECRET'!r} and {'SECRET'!r}"[:-2],
         'it said "SECRET',
     ):
-        told = privacy.text(words)
-        assert ("SECRET" in told) == (people == "names"), told
-        assert "said" in told or "Slurm's answer" in told
+        shown = privacy.text(words)
+        assert ("SECRET" in shown) == (people == "names"), shown
+        assert "said" in shown or "Slurm's answer" in shown
     odd = "/SECRET its/it's.json"
     assert "SECRET" not in privacy.text(f"cannot open {odd!r}: No such file")
 
 
-def test_names_of_people_are_told_to_nobody_below_names(home, people):
+def test_names_of_people_are_not_shown_below_names(home, people):
     me = pwd.getpwuid(os.getuid()).pw_name
     privacy = Privacy(settings(home, people))
     ann = job("1", user="ann", account="physics+x")
@@ -137,7 +137,7 @@ def test_names_of_people_are_told_to_nobody_below_names(home, people):
     )
 
 
-def test_the_home_of_whoever_runs_it_is_not_told(tmp_path, people):
+def test_the_home_of_whoever_runs_it_is_not_reported(tmp_path, people):
     privacy = Privacy(settings(tmp_path, people))
     home = pwd.getpwuid(os.getuid()).pw_dir
     assert home not in privacy.text(f"no room in {home}") and home != "/"

@@ -75,10 +75,10 @@ def test_each_move_and_its_cost_count_once(store):
         '{"without_training_s": 8.0, "lost_samples": 50, "rate_before": 100, "rate_after": 300}'
     )
     store.connection.execute("UPDATE journal SET effect=? WHERE id=?", (effect, first))
-    told = SimpleNamespace(restarts=1, rate=300.0)
+    reported = SimpleNamespace(restarts=1, rate=300.0)
     moved = running("1", {"v1": {"v100": 1}}, restarts=1)
     for number in range(3):
-        one = report(moved, now=NOW + 300 + 60 * number, progress={"1": told})
+        one = report(moved, now=NOW + 300 + 60 * number, progress={"1": reported})
         found.learn(one, store, SITE, 60.0)
     assert found.counts["lost_s|without_training"] == 8
     assert found.counts["lost_samples|work_again"] == 50

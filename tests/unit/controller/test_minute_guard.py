@@ -204,7 +204,7 @@ def test_limits_of_each_user_or_account_in_a_qos_bind(each):
         (Slurm(use={}), "does not show what it has"),
     ],
 )
-def test_what_is_not_told_keeps_it_where_it_is(slurm, said):
+def test_what_is_not_known_keeps_it_where_it_is(slurm, said):
     assert said in refused(slurm)["1"]
     slurm.minutes = None
     assert refused(slurm)

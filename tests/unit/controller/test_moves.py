@@ -64,11 +64,11 @@ def test_a_job_that_has_not_answered_yet_is_waited_for(context):
     assert destinations(context.store.open_entries()) == {"1": {"v1": {"v100": 1}}}
 
 
-def test_a_job_that_does_not_answer_stays_and_is_told_so(context):
+def test_a_job_that_does_not_answer_stays_and_is_reported(context):
     begun(context, at=NOW - 121)
     assert "stays where it is" in advanced(context, HERE).said[0]
-    told = read_plan(context.config.site.exchange_dir, "1", (os.getuid(),))
-    assert told.save == "" and told.gpus == {"k80": 1}
+    plan = read_plan(context.config.site.exchange_dir, "1", (os.getuid(),))
+    assert plan.save == "" and plan.gpus == {"k80": 1}
 
 
 def report(written=NOW - 1, ack=None, restarts=0):
@@ -76,7 +76,7 @@ def report(written=NOW - 1, ack=None, restarts=0):
 
 
 @pytest.mark.parametrize(
-    ("told", "says", "unanswered"),
+    ("shown", "says", "unanswered"),
     [
         # slurmctld hung for longer than the job trains on without an answer.
         (report(ack=Ack("abc", NOW - 113, 1)), "saved after 8 s, but was not requeued", False),
@@ -88,9 +88,9 @@ def report(written=NOW - 1, ack=None, restarts=0):
         (report(written=NOW - 200), "as far as its files show", True),
     ],
 )
-def test_a_move_that_took_too_long_says_what_is_known(context, told, says, unanswered):
+def test_a_move_that_took_too_long_says_what_is_known(context, shown, says, unanswered):
     begun(context, at=NOW - 121)
-    advance(context, {"1": HERE}, {"1": told} if told else {}, NOW)
+    advance(context, {"1": HERE}, {"1": shown} if shown else {}, NOW)
     assert says in outcome(context) and outcome(context).endswith("stays where it is")
     assert context.store.counts_after("move", NOT_SAVED, MOVED) == ({"1": 1} if unanswered else {})
 

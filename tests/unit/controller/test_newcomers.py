@@ -1,4 +1,4 @@
-"""What is told to newcomers: prices, free GPUs, waits."""
+"""What newcomers know: prices, free GPUs, waits."""
 
 from dataclasses import replace
 
@@ -13,13 +13,13 @@ MODEL = Declaration(model="resnet50", types=("any",), batch=(64, 64), samples=10
 KINDS = ("k80", "p100", "v100")
 
 
-def told(jobs, found=None):
+def known_to_newcomers(jobs, found=None):
     shown = seen(jobs, found)
     return newcomers.type_prices(shown, look(shown))
 
 
 def test_an_idle_cluster_is_cheap_and_a_full_one_dear():
-    idle = told([])
+    idle = known_to_newcomers([])
     found = {kind: (one.gpus, one.free) for kind, one in idle.items()}
     assert found == dict.fromkeys(KINDS, (4, 4))
     assert all(one.price == one.least for one in idle.values())
@@ -30,7 +30,7 @@ def test_an_idle_cluster_is_cheap_and_a_full_one_dear():
         )
     ]
     ours = running("9", {"k2": {"k80": 1}}, declaration=MODEL)
-    busy = told([*full, ours], nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=1))
+    busy = known_to_newcomers([*full, ours], nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=1))
     assert {kind: one.free for kind, one in busy.items()} == {"v100": 0, "p100": 0, "k80": 1}
     assert busy["v100"].price == pytest.approx(busy["v100"].most) == pytest.approx(1.0)
     assert busy["k80"].price < busy["k80"].most < busy["p100"].most < busy["v100"].most
@@ -39,23 +39,25 @@ def test_an_idle_cluster_is_cheap_and_a_full_one_dear():
 def test_waits_are_those_behind_everybody():
     length = 3600.0 * 2.25
     held = running("1", {"v1": {"v100": 2}}, time_limit_s=length, start_s=NOW, declaration=None)
-    waits = told([held], nodes(v1=2))["v100"].wait_s
+    waits = known_to_newcomers([held], nodes(v1=2))["v100"].wait_s
     assert waits[1] == waits[2] == 0.0 and waits[4] == pytest.approx(3600.0)
     assert 8 not in waits
     ahead = ordinary("2", request=GpuRequest(per_node={UNTYPED: 2}), time_limit_s=length)
     typed = replace(ahead, request=GpuRequest(per_node={"v100": 2}))
-    behind = told([held, typed], nodes(v1=2))["v100"]
+    behind = known_to_newcomers([held, typed], nodes(v1=2))["v100"]
     assert behind.free == 0 and behind.wait_s[1] == pytest.approx(3600.0)
 
 
 def test_nodes_that_are_down_count_for_nothing():
     found = [replace(n, usable=n.name != "v1") for n in nodes()]
-    assert told([], found)["v100"].gpus == 2
-    assert "v100" not in told([], [replace(n, usable=n.name[0] != "v") for n in nodes()])
-    assert told([], []) == {}
+    assert known_to_newcomers([], found)["v100"].gpus == 2
+    assert "v100" not in known_to_newcomers(
+        [], [replace(n, usable=n.name[0] != "v") for n in nodes()]
+    )
+    assert known_to_newcomers([], []) == {}
 
 
-def test_the_largest_usable_nodes_of_a_partition_are_told():
+def test_the_largest_usable_nodes_of_a_partition_are_reported():
     v1, v2, p1, p2, *rest = nodes()
     found = [
         replace(v1, cpus=64),

@@ -61,7 +61,7 @@ def test_an_array_that_waits_in_one_record_stays_in_one():
     assert slurm.updates == [("7_[0-2]", {"Partition": "v100,k80"})]
 
 
-def test_a_refusal_is_told_unless_the_job_has_begun():
+def test_a_refusal_is_reported_unless_the_job_has_begun():
     one, known = [job(**WAITS)], {"1": LATE}
     assert widen(Slurm(SlurmError("Access denied")), one, known, NOW).refused == {
         "1": "Access denied"

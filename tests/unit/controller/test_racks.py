@@ -93,10 +93,10 @@ def test_a_job_on_two_nodes_is_sent_to_the_nodes_of_one_rack_by_name():
     action = only(decide(seen([here], racks=RACKS), {"1": place}, SITE), Kind.MOVE)
     assert action.fields["ReqNodeList"] in ("v[1-2]", "p[1-2]")
     assert action.steering.was["ReqNodeList"] == ""
-    told = carried_out(here, action)
-    assert job_updates.undo_fields(told, action.steering)["ReqNodeList"] == ""
-    there = wide(place.nodes, required_nodes=told.required_nodes, features=told.features,
-                 admin_comment=told.admin_comment)  # fmt: skip
+    sent = carried_out(here, action)
+    assert job_updates.undo_fields(sent, action.steering)["ReqNodeList"] == ""
+    there = wide(place.nodes, required_nodes=sent.required_nodes, features=sent.features,
+                 admin_comment=sent.admin_comment)  # fmt: skip
     again = decide(seen([there], racks=RACKS), {"1": place}, SITE)
     assert not again.actions, "a second tick sends nothing"
 
@@ -111,12 +111,12 @@ def test_far_away_and_without_racks_no_node_is_named():
 
 
 def test_a_name_list_goes_when_the_next_place_is_far():
-    told = carried_out(
+    sent = carried_out(
         wide(FAR.nodes),
         only(decide(seen([wide(FAR.nodes)], racks=RACKS), {"1": NEAR}, SITE), Kind.MOVE),
     )
-    there = wide(NEAR.nodes, required_nodes=told.required_nodes, features=told.features,
-                 admin_comment=told.admin_comment)  # fmt: skip
+    there = wide(NEAR.nodes, required_nodes=sent.required_nodes, features=sent.features,
+                 admin_comment=sent.admin_comment)  # fmt: skip
     later = seen([there], racks=RACKS, now=NOW + 600)
     fields = only(decide(later, {"1": FAR}, SITE), Kind.MOVE).fields
     assert fields["ReqNodeList"] == "" and fields["Features"] == "k80"

@@ -113,7 +113,7 @@ def test_a_hint_holds_when_slurm_shows_what_was_sent(store, job_, says):
     assert shown(store, job_) == says
 
 
-def told(restarts, rate, restart_s=None, **more):
+def reported(restarts, rate, restart_s=None, **more):
     return Progress("1", LATER, restarts, "k1", 1, True, NOW + 9, "m", 100, rate, 5.0, 8, 1,
                     restart_s=restart_s, **more)  # fmt: skip
 
@@ -137,9 +137,9 @@ def effect(store, job_, progress=None, now=LATER):
 def test_cost_and_gain_come_with_the_first_report_after_the_move(store):
     here = moved(store)
     assert effect(store, here) is None
-    assert effect(store, here, told(0, 50.0)) is None
-    assert effect(store, here, told(1, 0.0)) is None
-    found = effect(store, here, told(1, 100.0, restart_s=8.0))
+    assert effect(store, here, reported(0, 50.0)) is None
+    assert effect(store, here, reported(1, 0.0)) is None
+    found = effect(store, here, reported(1, 100.0, restart_s=8.0))
     assert found == {
         "on": "1 x k80 on k1",
         "rate_before": 50.0,
@@ -151,17 +151,17 @@ def test_cost_and_gain_come_with_the_first_report_after_the_move(store):
     words = reconciliation.effect_text(store.history("1")[0])
     assert words.startswith("8 s without training, 50 -> 100 samples/s (expected 110)")
     # The first report counts, not a later one.
-    assert effect(store, here, told(1, 500.0)) == found
+    assert effect(store, here, reported(1, 500.0)) == found
 
 
 def test_a_job_that_does_not_measure_its_restart_is_timed_from_the_requeue(store):
-    assert effect(store, moved(store), told(1, 40.0))["without_training_s"] == 7.0
+    assert effect(store, moved(store), reported(1, 40.0))["without_training_s"] == 7.0
     assert "paid_back_after_s" not in store.history("1")[0].effect
 
 
 def test_a_move_whose_job_went_on_elsewhere_is_not_measured(store):
     here = moved(store)
-    assert effect(store, replace(here, restarts=2), told(2, 100.0)) == {}
+    assert effect(store, replace(here, restarts=2), reported(2, 100.0)) == {}
 
 
 def test_work_that_a_move_lost_is_part_of_its_cost(store):
@@ -172,7 +172,7 @@ def test_work_that_a_move_lost_is_part_of_its_cost(store):
     store.advance(entry, "requeued", NOW + 2)
     store.end(entry, "moved", NOW + 3)
     here = running("1", {"k1": {"k80": 1}}, restarts=1)
-    found = effect(store, here, told(1, 100.0, restart_s=8.0, lost=800))
+    found = effect(store, here, reported(1, 100.0, restart_s=8.0, lost=800))
     assert (found["lost_samples"], found["lost_s"]) == (500, 10.0)
     # 8 s at 50 samples/s and these 500, at 50 samples/s more than before.
     assert found["paid_back_after_s"] == 18.0
@@ -194,7 +194,7 @@ def test_a_stop_costs_the_wait_until_it_runs_again_and_the_work_that_was_not_sav
     assert store.history("1")[0].shown == "waits in the queue"
     here = running("1", {"k1": {"k80": 1}}, restarts=1, start_s=NOW + 302)
     assert effect(store, here, now=NOW + 305) is None
-    report = told(1, 100.0, restart_s=310.0, lost=200)
+    report = reported(1, 100.0, restart_s=310.0, lost=200)
     assert effect(store, here, report, now=NOW + 320) == {
         "on": "1 x k80 on k1",
         "rate_before": 50.0,
@@ -224,7 +224,7 @@ def test_a_stop_costs_the_wait_until_it_runs_again_and_the_work_that_was_not_sav
         (0.0, NOW + 400, {}, ""),
     ],
 )
-def test_of_a_stopped_job_that_has_ended_what_is_known_is_told(store, start, end, known, says):
+def test_of_a_stopped_job_that_has_ended_what_is_known_is_reported(store, start, end, known, says):
     stopped(store)
     over = job(restarts=1, state=JobState.FINISHED, start_s=start, end_s=end)
     assert effect(store, over, now=NOW + 500) == known
@@ -234,7 +234,7 @@ def test_of_a_stopped_job_that_has_ended_what_is_known_is_told(store, start, end
 def test_a_stop_that_was_not_carried_out_costs_nothing(store):
     entry = store.begin("1", "move", "asked", NOW, {"gpus": {}, "restarts": 0})
     store.end(entry, "the job did not save within 120 s and stays where it is", NOW + 120)
-    assert effect(store, running("1", {"k1": {"k80": 1}}), told(0, 50.0)) == {}
+    assert effect(store, running("1", {"k1": {"k80": 1}}), reported(0, 50.0)) == {}
 
 
 def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
@@ -243,7 +243,7 @@ def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
     observed = seen([here])
     action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)
     view = look(observed)
-    hopes = reconciliation.expected_effect(view, action, told(0, 30.0, lost=7))
+    hopes = reconciliation.expected_effect(view, action, reported(0, 30.0, lost=7))
     assert hopes["lost_before"] == 7
     kinds, jobs = view.view.types, view.view.jobs
     assert hopes["rate_before"] == 30.0
@@ -251,4 +251,4 @@ def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
     assert hopes["rate_expected_here"] == jobs.rate[0, kinds.index("k80"), 0]
     assert hopes["cost_expected_s"] == jobs.restart_s[0]
     # A report of an earlier attempt says nothing of the present one.
-    assert "rate_before" not in reconciliation.expected_effect(view, action, told(3, 30.0))
+    assert "rate_before" not in reconciliation.expected_effect(view, action, reported(3, 30.0))

@@ -81,7 +81,7 @@ def moved(store, job_id, restarts, phase="requeued", kind="move"):
     return entry
 
 
-def told(returned, now, *jobs):
+def not_before(returned, now, *jobs):
     return {
         id_: job.not_before_s for id_, job in returned.later({j.id: j for j in jobs}, now).items()
     }
@@ -96,8 +96,8 @@ def test_a_job_that_a_failing_node_requeued_may_start_when_its_last_attempt_has_
     runs = running("3", {"k1": {"k80": 1}}, submit_s=95.0, restarts=1)
     for one in (returned, ReturnedNodes(store, 40.0)):
         one.applied(UP, 110.0)
-        assert told(one, 110.0, requeued, fresh, runs) == {"1": 135.0, "2": 0.0, "3": 0.0}
-    assert told(returned, 135.0, requeued) == {"1": 0.0}
+        assert not_before(one, 110.0, requeued, fresh, runs) == {"1": 135.0, "2": 0.0, "3": 0.0}
+    assert not_before(returned, 135.0, requeued) == {"1": 0.0}
 
 
 @pytest.mark.parametrize("pause_s", [5.0, 30.0, 60.0, 600.0])
@@ -110,15 +110,15 @@ def test_a_node_that_is_down_for_long_keeps_no_requeued_job_waiting(store, pause
         returned.applied(DOWN, now)
         returned.keep()
     moved(store, "1", 0)
-    assert told(returned, now, job("1", submit_s=now - 4.0, restarts=1)) == {"1": 0.0}
+    assert not_before(returned, now, job("1", submit_s=now - 4.0, restarts=1)) == {"1": 0.0}
 
 
 def test_a_job_that_somebody_else_requeued_waits_as_long_since_a_node_may_have_done_it(store):
     returned = ReturnedNodes(store, 40.0)
     returned.applied(UP, 100.0)
     requeued, fresh = job("1", submit_s=95.0, restarts=2), job("2", submit_s=95.0)
-    assert told(returned, 100.0, requeued, fresh) == {"1": 135.0, "2": 0.0}
-    assert told(returned, 135.0, requeued) == {"1": 0.0}
+    assert not_before(returned, 100.0, requeued, fresh) == {"1": 135.0, "2": 0.0}
+    assert not_before(returned, 135.0, requeued) == {"1": 0.0}
 
 
 def test_who_is_preempted_all_the_time_waits_for_a_node_that_was_seen_down_only(store):
@@ -150,7 +150,7 @@ def test_a_job_that_the_controller_requeued_need_not_wait(
         store.end(entry, "moved", 2.0)
     returned = ReturnedNodes(store, 40.0)
     returned.applied(UP, 100.0)
-    found = told(returned, 100.0, job("1", submit_s=95.0, restarts=2))
+    found = not_before(returned, 100.0, job("1", submit_s=95.0, restarts=2))
     assert found == {"1": 135.0 if waits else 0.0}
 
 
@@ -162,7 +162,7 @@ def test_a_node_that_goes_down_once_more_keeps_its_jobs_waiting_once_more(store,
         returned.keep()
         returned = ReturnedNodes(store, 40.0) if kept else returned
     moved(store, "1", 0)
-    assert told(returned, 120.0, job("1", submit_s=119.0, restarts=1)) == {"1": 159.0}
+    assert not_before(returned, 120.0, job("1", submit_s=119.0, restarts=1)) == {"1": 159.0}
 
 
 def test_after_a_long_pause_a_node_may_have_been_up_meanwhile(store):
@@ -170,7 +170,7 @@ def test_after_a_long_pause_a_node_may_have_been_up_meanwhile(store):
     returned.applied(DOWN, 100.0)
     returned.applied(DOWN, 2000.0)
     moved(store, "1", 0)
-    assert told(returned, 2000.0, job("1", submit_s=1999.0, restarts=1)) == {"1": 2039.0}
+    assert not_before(returned, 2000.0, job("1", submit_s=1999.0, restarts=1)) == {"1": 2039.0}
 
 
 @pytest.mark.parametrize("row", [100.0, [100.0, 100.0], ["a", 1.0, True], None, [1.0, 2.0, 3.0]])

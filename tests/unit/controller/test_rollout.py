@@ -138,7 +138,7 @@ def test_status_and_explain_say_who_is_outside_and_why(look_at):
     (row,) = [row for row in rows if row.id == "2"]
     assert row.reason == reasons["2"] and not row.planned
     controller.store.decisions.record([old])
-    told = job_explanation.explanation_of(controller, "2")
-    assert not told.reason and not told.decision
-    notes = told.notes
+    explanation = job_explanation.explanation_of(controller, "2")
+    assert not explanation.reason and not explanation.decision
+    notes = explanation.notes
     assert any("outside the rollout" in note for note in notes)

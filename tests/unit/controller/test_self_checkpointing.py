@@ -143,8 +143,8 @@ def test_what_a_policy_may_move(words, progress, movable):
 
 def test_a_move_costs_the_work_that_is_done_again():
     cost = {
-        word: look(seen([runs(word, "lose=1e6", "restart_cost=7")], progress=told)).view
-        for word, told in {
+        word: look(seen([runs(word, "lose=1e6", "restart_cost=7")], progress=progress)).view
+        for word, progress in {
             "checkpoint=restart": {},
             "checkpoint=watch:/x": {"1": report(NOW - 50)},
             "checkpoint=signal": {},

@@ -22,7 +22,7 @@ from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.slurm.traffic import Traffic
 
 
-def told(id_, when=NOW, window_s=60.0):
+def reporting_job(id_, when=NOW, window_s=60.0):
     return Progress(id_, when, 0, "v1", 1, False, NOW, "m", 0, 50.0, window_s, 64, 2)
 
 
@@ -37,7 +37,7 @@ def test_a_report_counts_once_and_a_later_one_for_the_time_since():
     rates = Rates()
     speeds = SpeedLearner(rates)
     for when in (NOW, NOW, NOW + 5):
-        speeds.learn(look(told("1", when)))
+        speeds.learn(look(reporting_job("1", when)))
     (row,) = rates.store.of("m")
     assert row.seconds == 65.0
 
@@ -45,9 +45,9 @@ def test_a_report_counts_once_and_a_later_one_for_the_time_since():
 def test_a_report_that_cannot_be_read_for_once_is_still_known():
     rates = Rates()
     speeds = SpeedLearner(rates)
-    speeds.learn(look(told("1")))
-    speeds.learn(replace(look(told("1")), progress={}))
-    speeds.learn(look(told("1")))
+    speeds.learn(look(reporting_job("1")))
+    speeds.learn(replace(look(reporting_job("1")), progress={}))
+    speeds.learn(look(reporting_job("1")))
     (row,) = rates.store.of("m")
     assert row.seconds == 60.0
 
@@ -59,7 +59,7 @@ def test_a_report_counts_once_where_each_tick_is_a_process_of_its_own(tmp_path):
             rates = open_rates(CONFIG, store.connection)
             cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
             Controller(CONFIG, cluster, store, rates, 0).learning.speeds.learn(
-                look(told("1", NOW, 600.0))
+                look(reporting_job("1", NOW, 600.0))
             )
             (row,) = rates.store.of("m")
     assert row.seconds == 600.0
@@ -68,10 +68,10 @@ def test_a_report_counts_once_where_each_tick_is_a_process_of_its_own(tmp_path):
 @pytest.mark.parametrize("damage", ["'soon'", "9e999"])
 def test_a_damaged_time_of_a_report_is_none(damage):
     state = sqlite3.connect(":memory:", isolation_level=None)
-    SpeedLearner(Rates(), state).learn(look(told("1")))
+    SpeedLearner(Rates(), state).learn(look(reporting_job("1")))
     state.execute(f"UPDATE last_report SET time_s = {damage}")
     rates = Rates()
-    SpeedLearner(rates, state).learn(look(told("1")))
+    SpeedLearner(rates, state).learn(look(reporting_job("1")))
     (row,) = rates.store.of("m")
     assert row.seconds == 60.0
 
@@ -80,7 +80,7 @@ def test_jobs_that_slurm_shows_no_more_are_forgotten():
     state = sqlite3.connect(":memory:", isolation_level=None)
     speeds = SpeedLearner(Rates(), state)
     for number in range(100):
-        speeds.learn(look(told(str(number))))
+        speeds.learn(look(reporting_job(str(number))))
     assert state.execute("SELECT COUNT(*) FROM last_report").fetchall() == [(1,)]
 
 
@@ -101,8 +101,8 @@ def test_an_impossible_rate_in_a_progress_file_spoils_no_model(tmp_path, rate, m
     rates = open_rates(CONFIG, state)
     for eve in (1000, 1001):
         mine = running("1", {"v1": {"v100": 1}}, declaration=declared, uid=eve)
-        told_ = replace(told("1"), rate=rate, gpus=1)
-        files.write_json(tmp_path / "progress.1.a.json", asdict(told_))
+        one = replace(reporting_job("1"), rate=rate, gpus=1)
+        files.write_json(tmp_path / "progress.1.a.json", asdict(one))
         said = progress.read_all_progress(tmp_path, {"1": os.getuid()})
         SpeedLearner(rates).learn(seen([mine], progress=said))
     assert harmless(rates, *others)

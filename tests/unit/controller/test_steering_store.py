@@ -78,10 +78,10 @@ def test_somebody_elses_word_is_nothing(site, tmp_path):
 
 
 def test_a_job_of_a_sandbox_carries_it_and_others_words_are_not_taken_for_it(site):
-    told = job("1", admin_comment=merge("", OURS))
-    assert steering_store.of_jobs(site, [told]) == {}
+    one = job("1", admin_comment=merge("", OURS))
+    assert steering_store.of_jobs(site, [one]) == {}
     sandbox = config('[site]\nrights = "sandbox"\n')
-    assert steering_store.of_jobs(sandbox, [told]) == {"1": OURS}
+    assert steering_store.of_jobs(sandbox, [one]) == {"1": OURS}
 
 
 def test_a_folder_that_cannot_be_written_costs_the_copy_only(store):

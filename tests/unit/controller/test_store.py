@@ -203,7 +203,7 @@ def test_a_damaged_file_is_said_so_and_put_aside_by_who_may(tmp_path, damage):
     assert str(aside) in note and aside.read_bytes() == as_it_was
     again.close()
     healthy = Store.open(folder, repair=True)
-    # Told once it is told, and not by whoever opened it.
+    # Kept until it is reported, and not only until the file is opened.
     assert healthy.notes == (note,)
     healthy.opening_reported()
     healthy.close()
@@ -270,7 +270,7 @@ def test_what_an_older_release_wrote_is_carried_on(tmp_path, version):
     opened = Store.open(tmp_path / "state")
     (entry,) = opened.open_entries()
     assert entry.shown is None and entry.steps == () and entry.effect is None
-    # What was over before is not told of as if it were news.
+    # What was over before is not reported as if it were news.
     assert opened.history("8")[0].shown == "" and opened.unlogged(9) == ({}, [])
     opened.advance(entry.id, "requeued", 7.5)
     opened.end(entry.id, "moved", 8.0)
@@ -296,7 +296,7 @@ def test_a_file_that_is_taken_away_is_not_written_any_longer(tmp_path):
     assert again.new and again.open_entries() == []
     again.close()
     known = Store.open(tmp_path / "state")
-    assert known.new, "whoever opened it may have ended before it could be told"
+    assert known.new, "the process that opened it may have ended before it could report it"
     known.opening_reported()
     assert not known.new
     known.close()
@@ -364,10 +364,10 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
 
 def test_a_months_jobs_cost_a_tick_nothing(store):
     """Memory and time of a tick go with the jobs that Slurm shows, not with those that ended."""
-    told = [Decision(str(job), 100.0, "2 v100", "pays by 1.3") for job in range(20_000)]
-    store.decisions.record(told)
-    store.serve({one.job: (2, 50.0) for one in told}, 100.0)
-    now = [replace(one, time_s=200.0) for one in told[:40]]
+    decisions = [Decision(str(job), 100.0, "2 v100", "pays by 1.3") for job in range(20_000)]
+    store.decisions.record(decisions)
+    store.serve({one.job: (2, 50.0) for one in decisions}, 100.0)
+    now = [replace(one, time_s=200.0) for one in decisions[:40]]
     running, shown = {"7": (2, 50.0)}, {one.job for one in now}
     tracemalloc.start()
     try:

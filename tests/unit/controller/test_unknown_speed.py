@@ -1,4 +1,4 @@
-"""Of a model that nobody has measured no time and no speed is told."""
+"""Of a model that was never measured no time and no speed is shown."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_no_policy_tells_when_a_job_ends_of_which_that_is_not_known(name, declar
 
 
 @pytest.mark.parametrize("name", ["hadar", "timetable", "fifo", "ones", "network"])
-def test_it_is_told_where_it_is_known(name):
+def test_it_is_reported_where_it_is_known(name):
     assert any(TIME.search(reason) for reason in reasons(name, TOLD))
 
 

@@ -372,20 +372,20 @@ def test_gpus_of_a_type_that_nobody_knows_any_more_stop_nothing():
 
 
 def test_a_job_that_was_sent_on_holds_its_place_for_a_while():
-    def told(at, **more):
+    def job_sent(at, **more):
         comment = merge("", Steering({"k80": 2}, {"k1": {"k80": 2}}, at))
         return job(admin_comment=comment, reason="None", eligible_s=at, start_s=0.0, **more)
 
-    fresh = look(seen([told(NOW - 5)]))
+    fresh = look(seen([job_sent(NOW - 5)]))
     assert fresh.schedulable["1"].starting and fresh.schedulable["1"].held == {"k1": {"k80": 2}}
-    assert not look(seen([told(NOW - 500)])).schedulable["1"].held
+    assert not look(seen([job_sent(NOW - 500)])).schedulable["1"].held
     # A node took it down since, and it must not start yet.
-    late = look(seen([told(NOW - 5, restarts=1, not_before_s=NOW + 30)]))
+    late = look(seen([job_sent(NOW - 5, restarts=1, not_before_s=NOW + 30)]))
     assert not late.schedulable["1"].starting
     # Somebody else was faster, and no other node has two of them.
-    gone = look(seen([told(NOW - 5)], nodes(k1=1, k2=1)))
+    gone = look(seen([job_sent(NOW - 5)], nodes(k1=1, k2=1)))
     assert gone.schedulable["1"].held == {"k1": {"k80": 1}, "k2": {"k80": 1}}
-    assert not look(seen([told(NOW - 5)], nodes(k1=2, k2=1))).schedulable["1"].held
+    assert not look(seen([job_sent(NOW - 5)], nodes(k1=2, k2=1))).schedulable["1"].held
 
 
 def test_a_job_in_the_middle_of_a_move_keeps_where_it_is_going():
@@ -458,13 +458,13 @@ def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, foun
     assert sum(made) <= 1000 * (1 + 2 * len(sick)) and len(made) <= 1 + 20 * len(sick)
 
 
-def test_a_policy_is_told_whose_jobs_they_are():
+def test_a_policy_knows_whose_jobs_they_are():
     view = look(seen([job("1", uid=1001), job("2", uid=1002), job("3", uid=1001)])).view
     owner = dict(zip(view.jobs.ids, view.jobs.owner.tolist(), strict=True))
     assert owner == {"1": 1001, "2": 1002, "3": 1001}
 
 
-def test_a_policy_is_told_of_restarts_and_from_when_a_job_may_be_moved():
+def test_a_policy_gets_restarts_and_from_when_a_job_may_be_moved():
     guards = CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})
     site = CONFIG.model_copy(update={"guards": guards})
     saves = Declaration(types=("any",), checkpoint="yes", model="resnet18", samples=1e6)

@@ -97,9 +97,9 @@ def test_a_shortened_list_keeps_its_deadline_and_its_end():
     assert ours.ends == pytest.approx(NOW + 10 + 100, rel=0.01)
     assert f"waits for v100 until {moment(ours.until)}" in action.reason
     waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
-    told = changed(waits, seen([waits], steering={"1": ours}), SITE)
-    assert told[-1].startswith(f"Partition: it waits for v100 until {moment(ours.until)}")
-    assert moment(ours.ends) in told[-1]
+    notes = changed(waits, seen([waits], steering={"1": ours}), SITE)
+    assert notes[-1].startswith(f"Partition: it waits for v100 until {moment(ours.until)}")
+    assert moment(ours.ends) in notes[-1]
     # A list that leaves nothing out has none.
     wide = shortened(job("1", declaration=replace(DECLARED, wait=0.0))).steering
     assert (wide.until, wide.ends) == (0, 0)

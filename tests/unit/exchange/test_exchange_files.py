@@ -136,11 +136,11 @@ def test_a_field_of_the_wrong_kind_voids_the_file(tmp_path, key, value):
 
 
 @pytest.mark.parametrize(
-    ("told", "believed"),
+    ("reported", "believed"),
     [(0.0, 0.0), (5e-324, 0.0), (9e-7, 0.0), (SLOWEST, SLOWEST), (12, 12.0), (FASTEST, FASTEST)],
 )
-def test_a_rate_that_no_training_has_is_not_known(tmp_path, told, believed):
-    put(tmp_path, "progress.84_2.aa.json", rate=told)
+def test_a_rate_that_no_training_has_is_not_known(tmp_path, reported, believed):
+    put(tmp_path, "progress.84_2.aa.json", rate=reported)
     found = read_progress(tmp_path, "84_2", ME)
     assert found is not None and found.rate == believed
     put(tmp_path, "progress.84_2.aa.json", rate=1.01 * FASTEST)

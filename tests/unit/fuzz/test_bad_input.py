@@ -77,9 +77,9 @@ def replaced(**changes: object) -> bytes:
     scene = json.loads(ticked.scene("hadar"))
     eve = scene["jobs"][0]
     eve["comment"] = eve["comment"].replace("samples=1e6", "samples=1e18")
-    told = {**scene["progress"], **changes.pop("progress", {})}  # type: ignore[dict-item]
+    progress = {**scene["progress"], **changes.pop("progress", {})}  # type: ignore[dict-item]
     jobs = [eve | changes, *scene["jobs"][1:]]
-    return json.dumps({**scene, "progress": told, "jobs": jobs}).encode()
+    return json.dumps({**scene, "progress": progress, "jobs": jobs}).encode()
 
 
 @pytest.mark.parametrize(

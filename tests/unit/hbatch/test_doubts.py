@@ -46,10 +46,32 @@ def doubts(done):
         ("#HADAR gpus=8,16 checkpoint=yes", ["-G8"], "may have has more than 4 GPUs"),
         ("#HADAR gpus=4,8 checkpoint=yes", ["--gres=gpu:4"], ""),
         ("#HADAR types=k80 gpus=8,16", ["-G8"], "more than 4"),
+        (
+            "#HADAR gpus=1-4",
+            [],
+            "of gpus=1-4 the job keeps 1: only a move changes the number, and it declares no "
+            "checkpoint; add checkpoint=yes, or the way in which it saves by itself",
+        ),
+        ("#HADAR gpus=1-4", ["--gres=gpu:2"], "of gpus=1-4 the job keeps 2: only a move"),
+        ("#HADAR gpus=2,4", ["--gres=gpu:4"], "of gpus=2,4 the job keeps 4: only a move"),
+        ("#HADAR gpus=1-4", ["-n1", "--gpus-per-task=1"], ""),
+        ("#HADAR gpus=1-4 checkpoint=yes", [], ""),
+        (
+            "#HADAR gpus=1-4 pin=yes checkpoint=yes",
+            [],
+            "keeps 1: only a move changes the number, and it is pinned; remove pin=yes",
+        ),
+        (
+            "#HADAR gpus=1-4 checkpoint=yes",
+            ["--gres=gpu:v100:1"],
+            "keeps 1: --gres=gpu:v100:1 "
+            "names a GPU type, and Slurm changes no such request; write types=v100 in its place",
+        ),
+        ("#HADAR gpus=4-4", ["--gres=gpu:4"], ""),
         ("#HADAR gpus=4,8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
         ("#HADAR gpus=8,16", ["-N2", "--gres=gpu:4", "--exclusive"], ""),
         ("#HADAR gpus=4,16", ["-N2", "--gres=gpu:4", "--exclusive"], "2 whole nodes have 8 GPUs"),
-        ("#HADAR gpus=4,8 nodes=1-2", ["-G4", "-N1-2"], ""),
+        ("#HADAR gpus=4,8 nodes=1-2 checkpoint=yes", ["-G4", "-N1-2"], ""),
         ("#HADAR gpus=1 types=any\n#HADAR types=k80", [], "types=any in line 2 of"),
         ("#HADAR gpus=1 types=any\n#HADAR types=any", [], ""),
         ("#HADAR gpus=1 types=any", ["--hadar-types=k80"], ""),
@@ -57,11 +79,16 @@ def doubts(done):
         ("#HADAR types=v100,a100 gpus=1", [], ""),
         ("#HADAR gpus=8", ["--gres=gpu:1"], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8", [], "may have has more than 4 GPUs"),
-        ("#HADAR gpus=5-8", ["-G8"], ""),
-        ("#HADAR gpus=1-64", [], "of gpus=1-64 the job gets at most 4: no node that it may have"),
-        ("#HADAR gpus=2-6", [], "of gpus=2-6 the job gets at most 4"),
-        ("#HADAR gpus=1-64 nodes=1-8", ["-G4", "-N1-8"], ""),
-        ("#HADAR gpus=1-64", ["-G8"], ""),
+        ("#HADAR gpus=5-8 checkpoint=yes", ["-G8"], ""),
+        ("#HADAR gpus=5-8", ["-G8"], "of gpus=5-8 the job keeps 8"),
+        (
+            "#HADAR gpus=1-64 checkpoint=yes",
+            [],
+            "of gpus=1-64 the job gets at most 4: no node that it may have",
+        ),
+        ("#HADAR gpus=2-6 checkpoint=yes", [], "of gpus=2-6 the job gets at most 4"),
+        ("#HADAR gpus=1-64 nodes=1-8 checkpoint=yes", ["-G4", "-N1-8"], ""),
+        ("#HADAR gpus=1-64 checkpoint=yes", ["-G8"], ""),
         ("#HADAR gpus=3", ["--gres=gpu:3"], ""),
         ("#HADAR gpus=8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
         ("#HADAR gpus=1-8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
@@ -101,7 +128,7 @@ def doubts(done):
             "it would end the job",
         ),
         ("#HADAR gpus=1 checkpoint=signal", [], "write signal=B:USR2"),
-        ("#HADAR gpus=4,8", ["--gres=gpu:4"], ""),
+        ("#HADAR gpus=4,8", ["--gres=gpu:4"], "of gpus=4,8 the job keeps 4"),
         ("#HADAR gpus=4,8", ["--gres=gpu:6"], "gpus=4,8 is declared"),
         ("#HADAR gpus=1 checkpoint=signal", ["--signal=B:USR1"], "it would end the job"),
         ("#HADAR gpus=1 checkpoint=signal signal=F:USR1\na", [], "write trap '' USR1 above"),
@@ -185,6 +212,30 @@ def test_what_is_doubtful_is_said_in_one_line_with_the_nearest_word(place, text,
         return
     (line,) = doubts(done)
     assert says in line and line.startswith("hbatch: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "why"),
+    [
+        (["-M", "other"], "", "it may go to another cluster"),
+        (["--hadar-off"], "", "off=yes"),
+        ([], " off=yes", "off=yes"),
+    ],
+)
+def test_the_gpus_that_an_unmanaged_job_declares_and_does_not_get_are_said(place, argv, text, why):
+    (line,) = lines(submitted(place, f"#HADAR gpus=4{text}", *argv))
+    assert line == (
+        f"hbatch: the job is not managed: {why}; it gets no GPU by the gpus= that it declares, so "
+        "ask for them with --gres=gpu:N"
+    )
+    (line,) = lines(submitted(place, f"#HADAR gpus=4{text}", "--gres=gpu:4", *argv))
+    assert line == f"hbatch: the job is not managed: {why}"
+
+
+@pytest.mark.parametrize(("text", "argv"), [("", ["--gres=none"]), (" off=yes", [])])
+def test_of_a_job_without_gpus_or_opted_out_no_count_is_doubted(place, text, argv):
+    (line,) = lines(submitted(place, f"#HADAR gpus=1-4{text}", *argv))
+    assert "the job is not managed" in line
 
 
 def test_a_type_that_the_site_has_not_is_named_without_a_request_for_gpus_too(place):
@@ -292,8 +343,9 @@ def test_only_the_nodes_of_the_jobs_partition_count(place):
         '#!/bin/sh\ncase "$*" in *-a*--partition*) exit 1;; '
         '*--partition=small*) echo "s1|gpu:v100:2";; *) echo "v1|gpu:v100:64";; esac\n'
     )
-    assert doubts(submitted(place, "#HADAR gpus=1-64")) == []
-    (found,) = doubts(submitted(place, "#HADAR gpus=1-64", "-p", "small"))
+    declared = "#HADAR gpus=1-64 checkpoint=yes"
+    assert doubts(submitted(place, declared)) == []
+    (found,) = doubts(submitted(place, declared, "-p", "small"))
     assert "of gpus=1-64 the job gets at most 2: no node" in found
 
 

@@ -151,7 +151,10 @@ def test_a_job_left_alone_gets_its_comment_only():
 
 
 def test_other_gres_are_kept_beside_the_gpus():
-    assert "--gres=lustre:1,gpu:2" in added("gpus=2", {"gres": "lustre:1"}).options
+    """Behind the user's options, the last --gres of which counts."""
+    result = added("gpus=2", {"gres": "lustre:1", "partition": "a"})
+    assert result.behind == ["--gres=lustre:1,gpu:2"] and not result.options
+    assert result.has_gpus and decode(result.comment).partitions == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +258,7 @@ def test_gpu_requests_are_recognised(held, asks):
     ("export", "warns"), [(None, False), ("ALL", False), ("ALL,A=1", False), ("NONE", True),
                           ("A,B", True)]
 )  # fmt: skip
-def test_an_export_that_cuts_the_job_off_is_told(export, warns):
+def test_an_export_that_cuts_the_job_off_is_reported(export, warns):
     held = {} if export is None else {"export": export}
     notes = added("gpus=1 checkpoint=yes", held).notes
     assert any("HADAR_EXCHANGE" in note for note in notes) is warns
@@ -586,7 +589,7 @@ def test_a_group_without_such_gpus_is_an_error(words, says):
         listed(words, where=where)
 
 
-def test_a_declared_type_that_the_group_lacks_is_told():
+def test_a_declared_type_that_the_group_lacks_is_reported():
     where = groups(groups={"gpu": {"v100": "v100", "ampere": "a100"}})
     notes = added("gpus=1 types=v100,k80", {"partition": "gpu"}, where).notes
     assert notes == ["partition gpu has no k80"]

@@ -327,7 +327,7 @@ def test_the_list_wins_over_a_typed_partition_and_the_environment(place):
     assert LISTED not in place.run("-p", "gpu", "-pother", "job.sh").seen["argv"]
 
 
-def test_a_stale_site_is_told_and_the_partition_stays(place):
+def test_a_stale_site_is_reported_and_the_partition_stays(place):
     place.script(DECLARED)
     place.heartbeat(place.site(stamp=[1, 2]))
     (place.folder / "hadar.toml").write_text("")
@@ -347,7 +347,7 @@ def test_a_site_of_an_earlier_release_is_used(place):
     assert not [word for word in done.seen["argv"] if word.startswith(("--begin", "--part"))]
 
 
-def test_a_damaged_site_is_told_and_left_aside(place):
+def test_a_damaged_site_is_reported_and_left_aside(place):
     place.script(DECLARED)
     place.site(mode=3)
     done = place.run("job.sh")
@@ -495,7 +495,7 @@ def test_imports_are_few(place, declared):
 
 
 @pytest.mark.parametrize("words", [("--hadar-checkpoint", "job.sh"), ("--hadar-gpus", "--wrap=x")])
-def test_a_word_without_its_value_is_told_before_a_script_is_waited_for(place, words):
+def test_a_word_without_its_value_is_reported_before_a_script_is_waited_for(place, words):
     place.script()
     reading, writing = os.pipe()
     try:
@@ -555,7 +555,7 @@ def test_an_sbatch_that_does_not_know_them_is_named_and_refuses_by_itself(place,
     assert done.returncode == 7
 
 
-def test_a_mistake_in_them_is_told_with_its_place(place):
+def test_a_mistake_in_them_is_reported_with_its_place(place):
     place.site()
     done = place.run(place.script("#!/bin/sh\n#SBATCH --hadar-batch=many\n"))
     assert done.returncode == 2 and done.seen is None

@@ -1,4 +1,4 @@
-"""The plan of a job that is not submitted: what it would ask, and how it is told."""
+"""The plan of a job that is not submitted: what it would ask, and how it is printed."""
 
 import json
 import math
@@ -134,7 +134,7 @@ def script(folder, text):
     return str(path)
 
 
-def test_slurms_answer_is_read_and_its_refusal_told(tmp_path):
+def test_slurms_answer_is_read_and_its_refusal_reported(tmp_path):
     says = "sbatch: Job 7 to start at 2026-11-21T18:20:00 using 2 processors on nodes v[1-2]"
     says += " in partition gpu"
     found = start_of(script(tmp_path, f'echo "{says}" >&2; cat'), (), os.environ, b"x")
@@ -150,14 +150,14 @@ def site(tmp_path):
 
 
 def test_the_controllers_file_is_copied_and_never_written(tmp_path):
-    with copy_of_store(site(tmp_path)) as (store, told):
-        assert not told and store.open_entries() == []
+    with copy_of_store(site(tmp_path)) as (store, copied):
+        assert not copied and store.open_entries() == []
     assert not (tmp_path / "state").exists()
     own = Store.open(tmp_path / "state")
     own.keep_policy_state("hadar", {"x": 1})
     before = (tmp_path / "state" / "hadar.sqlite").read_bytes()
-    with copy_of_store(site(tmp_path)) as (store, told):
-        assert told and store.policy_state("hadar") == {"x": 1}
+    with copy_of_store(site(tmp_path)) as (store, copied):
+        assert copied and store.policy_state("hadar") == {"x": 1}
         store.keep_policy_state("hadar", {"x": 2})
     assert own.policy_state("hadar") == {"x": 1}
     own.close()
@@ -169,8 +169,8 @@ def test_a_damaged_file_of_the_controller_does_not_stop_a_plan(tmp_path):
     (tmp_path / "state" / "hadar.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
         sqlite3.connect(tmp_path / "state" / "hadar.sqlite").execute("SELECT * FROM x")
-    with copy_of_store(site(tmp_path)) as (store, told):
-        assert not told and store.open_entries() == []
+    with copy_of_store(site(tmp_path)) as (store, copied):
+        assert not copied and store.open_entries() == []
 
 
 def row(**changes):

@@ -97,7 +97,7 @@ def test_a_missing_policy_is_a_finding_and_stops_no_write(toml):
     assert written(toml).copies
 
 
-def test_a_folder_that_cannot_be_written_is_told(toml):
+def test_a_folder_that_cannot_be_written_is_reported(toml):
     site = config.load(toml)
     with pytest.raises(UsageError, match="cannot be written"):
         write_wrapper_site(site, toml.parent / "gone" / "hadar.toml")

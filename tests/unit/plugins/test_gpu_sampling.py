@@ -50,7 +50,7 @@ def test_a_mean_weighs_each_reading_with_its_time():
     assert (use.busy_s, use.held_idle_s, use.unused_s) == (40, 0, 0)
 
 
-def test_held_but_idle_is_told_apart_from_nobody_there():
+def test_held_but_idle_is_distinguished_from_nobody_there():
     use = window([(0, 0, 0, 0, 0), (10, 0.0, 0, 50, 0), (30, 0.0, 900, 60, 1), (35, 0.9, 9, 9, 1)])
     assert (use.busy_s, use.held_idle_s, use.unused_s) == (5, 20, 10)
     # A driver that does not tell processes: held.

@@ -46,7 +46,7 @@ def test_plugins_that_fit(site, wish):  # noqa: F811
     assert [one.level for one in looked(site, changed(mode="observe"))] == ["ok"]
 
 
-def test_settings_that_have_changed_are_told_with_the_command(site, tmp_path):  # noqa: F811
+def test_settings_that_have_changed_are_reported_with_the_command(site, tmp_path):  # noqa: F811
     do(add(site, "job-submit", "spank", untype=True))
     (found,) = looked(site, changed(exchange_dir=tmp_path))
     conf = site / "slurm.conf"
@@ -140,7 +140,7 @@ def test_a_controllers_user_who_is_not_there_is_a_warning(site):  # noqa: F811
     nobody = changed(controller_user="nobody-of-that-name")
     (found,) = looked(site, nobody)
     assert found.level == "warning" and "cannot be looked at" in found.what
-    # A begin time is told of all the same.
+    # A begin time is named all the same.
     put_back(site, ["help.lua"])
     levels = {one.level: one.what for one in looked(site, nobody)}
     assert levels.keys() == {"warning", "problem"} and "begin time" in levels["problem"]

@@ -156,7 +156,7 @@ def test_a_site_that_names_lua_already_keeps_its_line(site):
     assert values(site)["jobsubmitplugins"] == "job_submit/lua,x"
 
 
-def test_own_prologs_stay_and_the_line_to_add_is_told(site):
+def test_own_prologs_stay_and_the_line_to_add_is_reported(site):
     (site / "slurm.conf").write_text(CONF + "TaskProlog=/site/tp\nInclude more.conf\n")
     (site / "more.conf").write_text("Epilog=/site/e\nCliFilterPlugins=x\n")
     plan = add(site)
@@ -255,7 +255,7 @@ def test_a_link_stays_one_and_modes_are_kept(site, tmp_path):
     assert "JobSubmitPlugins=lua" in real.read_text()
 
 
-def test_paths_that_cannot_be_used_are_told(site, tmp_path):
+def test_paths_that_cannot_be_used_are_reported(site, tmp_path):
     with pytest.raises(UsageError, match=r"no slurm\.conf at"):
         add(tmp_path / "nowhere")
     odd = tmp_path / "a b"
@@ -267,7 +267,7 @@ def test_paths_that_cannot_be_used_are_told(site, tmp_path):
 
 
 @pytest.mark.usefixtures("closed_to_root_too")
-def test_a_folder_of_others_is_told(site):
+def test_a_folder_of_others_is_reported(site):
     site.chmod(0o555)
     with pytest.raises(HadarError, match="cannot be written"):
         do(add(site))
@@ -432,7 +432,7 @@ def test_a_program_is_shell_and_ends_with_0_whatever_is_wrong(tmp_path, name):
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_a_compiler_that_fails_is_told_from_one_that_is_missing(tmp_path, monkeypatch):
+def test_a_compiler_that_fails_is_no_missing_one(tmp_path, monkeypatch):
     """Tests skip without a compiler; source that does not compile must not pass for that."""
     headers = tmp_path / "include"
     with pytest.raises(spank.Missing, match="is in none of"):

@@ -98,17 +98,17 @@ def test_the_task_prolog_starts_a_watcher_that_ends_with_the_batch_step(tmp_path
         ["bash", "-c", step], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as daemon:
         assert "ready\n" in (daemon.stdout.readline() for _ in range(3))
-        end, told = time.monotonic() + 60, None
-        while told is None or told.checkpoint is None:
+        end, report = time.monotonic() + 60, None
+        while report is None or report.checkpoint is None:
             assert time.monotonic() < end
-            told = read_progress(exchange, "7", os.getuid())
+            report = read_progress(exchange, "7", os.getuid())
             time.sleep(0.1)
-        assert Path(f"/proc/{told.pid}").exists()
+        assert Path(f"/proc/{report.pid}").exists()
         # No task of srun gets one.
         more = subprocess.run(["sh", path], env={**env, "SLURM_STEP_ID": "0"}, timeout=60)
         assert more.returncode == 0
         daemon.communicate("\n")
-    while Path(f"/proc/{told.pid}").exists():
+    while Path(f"/proc/{report.pid}").exists():
         assert time.monotonic() < end
         time.sleep(0.1)
 
@@ -127,18 +127,18 @@ def test_its_watcher_reads_the_output_of_the_task_and_not_of_the_prolog(tmp_path
         "HADAR_PROGRESS": "step={step*64}",
     }
     step = ["bash", "-c", f"exec -a 'slurmstepd: [7.batch]' sh -c '{task}'"]
-    end, told = time.monotonic() + 60, None
+    end, report = time.monotonic() + 60, None
     with (
         (tmp_path / "out").open("w") as out,
         subprocess.Popen(step, env=env, stdout=out) as daemon,
     ):
-        while told is None or not told.samples:
+        while report is None or not report.samples:
             assert time.monotonic() < end
-            told = read_progress(exchange, "7", os.getuid())
+            report = read_progress(exchange, "7", os.getuid())
             time.sleep(0.1)
         daemon.kill()
-    assert told.samples % 64 == 0 and told.checkpoint is None
-    while Path(f"/proc/{told.pid}").exists():
+    assert report.samples % 64 == 0 and report.checkpoint is None
+    while Path(f"/proc/{report.pid}").exists():
         assert time.monotonic() < end
         time.sleep(0.1)
 

@@ -125,8 +125,8 @@ def test_a_plan_with_everything_keeps_to_what_there_is(view: View) -> None:
     keeps_to_what_there_is(view, plan)
     assert decide(view, {}) == (plan, state)
     assert decide(view, json.loads(json.dumps(state))) == decide(view, state)
-    told = {*plan.placements, *plan.waiting}
-    assert told == set(view.jobs.ids) or not view.jobs.ids
+    named = {*plan.placements, *plan.waiting}
+    assert named == set(view.jobs.ids) or not view.jobs.ids
 
 
 @given(views())

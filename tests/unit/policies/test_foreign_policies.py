@@ -14,7 +14,7 @@ from slurm_hadar import policies
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.decider import BACKFILL
-from slurm_hadar.controller.journal.store_file import UNTOLD
+from slurm_hadar.controller.journal.store_file import UNREPORTED
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
@@ -187,7 +187,7 @@ def test_an_error_of_theirs_is_a_sentence_with_its_place() -> None:
 
 
 def test_no_policy_may_have_a_name_under_which_the_controller_keeps_its_memory() -> None:
-    assert {lent_places.NAME, UNTOLD, BACKFILL} <= RESERVED
+    assert {lent_places.NAME, UNREPORTED, BACKFILL} <= RESERVED
     assert not RESERVED & set(policies.names())
 
 

@@ -256,7 +256,7 @@ def test_service_counts_speeds_and_weights() -> None:
     assert queues(view, (3250.0, 7200.0, 18000.0), weighted=True).tolist() == [0, 1]
 
 
-def test_nothing_to_run_on_is_told() -> None:
+def test_nothing_to_run_on_is_reported() -> None:
     empty = replace(nodes_of([]), gpus=np.zeros((0, 2), dtype=np.int64))
     plan, _ = decide(view_of(empty, jobs_of([[[1.0], [1.0]]])), {})
     assert set(plan.waiting) == {"j0"} and not plan.placements

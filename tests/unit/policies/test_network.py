@@ -205,7 +205,7 @@ def test_a_request_per_node_gets_its_gpus_on_so_many_nodes() -> None:
     assert set(plan.placements["j0"].nodes) == {"n0", "n2"}
 
 
-def test_how_near_a_job_could_ever_be_is_told_by_what_nodes_have_in_all() -> None:
+def test_how_near_a_job_could_ever_be_follows_from_what_nodes_have_in_all() -> None:
     view = two_racks([2, 0, 2, 0], arrival_s=NOW - 60.0)
     plan, _ = policies.get("network")(view, {})
     assert plan.placements["j0"].tier == "network"

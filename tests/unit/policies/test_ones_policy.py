@@ -194,9 +194,9 @@ def test_other_policies_can_use_the_batches() -> None:
     best = best_batches(view)
     assert best.jobs.rate[0, 0, 0] == pytest.approx(15.0, rel=1e-3)
     plan, _ = get("srtf")(best, {})
-    told = with_batches(view, plan).placements["j0"]
-    assert told.batch == 128
-    assert "1.50 times batch 64" in told.reason
+    placement = with_batches(view, plan).placements["j0"]
+    assert placement.batch == 128
+    assert "1.50 times batch 64" in placement.reason
     plain = replace(view, jobs=replace(view.jobs, batches=None))
     assert best_batches(plain) is plain
     assert with_batches(plain, plan) is plan

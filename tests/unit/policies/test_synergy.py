@@ -285,7 +285,7 @@ def test_views_for_other_policies() -> None:
     assert completed(replace(view, jobs=replace(view.jobs, beside=None)), plan) == plan
 
 
-def test_no_nodes_and_no_rates_are_told() -> None:
+def test_no_nodes_and_no_rates_are_reported() -> None:
     view = servers(0, [(HUNGRY, 1)])
     nothing = servers(1, [(HUNGRY, 1)])
     nothing = replace(nothing, jobs=replace(nothing.jobs, rate=nothing.jobs.rate * 0))
@@ -300,7 +300,7 @@ def test_no_nodes_and_no_rates_are_told() -> None:
     "options",
     [{"order": "lifo"}, {"leftover": 3}, {"gain_over_cost": "x"}, {"wrap": "synergy_opt"}],
 )
-def test_wrong_options_are_told(options: Mapping[str, object]) -> None:
+def test_wrong_options_are_reported(options: Mapping[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         policies.get("synergy_tune")(servers(1, [(LIGHT, 1)], **options), {})
 

@@ -33,11 +33,15 @@ def cell(load: float, proportional: float, tune: float, opt: float, slowest: flo
     return synergy.Cell("fifo", 0.8, load, *runs)
 
 
-def test_what_was_asked_is_told_with_its_worst_and_best_cells() -> None:
+def test_what_was_asked_is_reported_with_its_worst_and_best_cells() -> None:
     found = [cell(0.9, 30.0, 10.0, 10.0, 1.0), cell(1.1, 30.0, 15.0, 14.0, 1.0)]
     assert synergy.best_words(found, "x")[1]
     assert "2.00 times (fifo, 1.1)" in synergy.best_words(found, "x")[0]
     assert "1.07 (fifo, 80%, 1.1)" in synergy.near_words(found)[0]
     short = [cell(1.1, 29.0, 15.0, 13.0, 0.9)]
-    told = [synergy.best_words(short, "x"), synergy.near_words(short), synergy.slowest_words(short)]
-    assert [good for _, good in told] == [False] * 3
+    sentences = [
+        synergy.best_words(short, "x"),
+        synergy.near_words(short),
+        synergy.slowest_words(short),
+    ]
+    assert [good for _, good in sentences] == [False] * 3

@@ -237,7 +237,7 @@ def test_nothing_to_do_and_nothing_to_do_it_with() -> None:
     assert set(plan.waiting) == {"j0"}
 
 
-def test_a_speed_that_was_told_wrong_is_measured() -> None:
+def test_a_speed_that_was_reported_wrong_is_measured() -> None:
     jobs = jobs_of([[[2.0], [1.5]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=4e5, total=9e5)
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
     first, state = decide(view, {})
@@ -274,8 +274,10 @@ def test_a_speed_is_measured_over_minutes_not_over_a_tick() -> None:
     assert seen.rate[0, 0, 0] == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("at, told", [((0, 1), 1.0), ((0, 2), 2.0)])
-def test_a_speed_far_apart_is_not_that_of_type_and_count(at: tuple[int, int], told: float) -> None:
+@pytest.mark.parametrize("at, expected", [((0, 1), 1.0), ((0, 2), 2.0)])
+def test_a_speed_far_apart_is_not_that_of_type_and_count(
+    at: tuple[int, int], expected: float
+) -> None:
     # Two nodes of one rack would do; over both racks it is slow for another reason.
     held = [(0, node, 0, 2) for node in at]
     jobs = jobs_of([[[2.0]]], held=held, restart_s=10.0, left=4e5, total=9e5, max_nodes=4)
@@ -284,7 +286,7 @@ def test_a_speed_far_apart_is_not_that_of_type_and_count(at: tuple[int, int], to
     view = view_of(nodes, jobs, counts=(4,))
     _, state = decide(view, {})
     later = replace(view, now=view.now + 360.0, jobs=replace(jobs, left=jobs.left - 360.0))
-    assert learn(later, state).rate.tolist() == [[[told]]]
+    assert learn(later, state).rate.tolist() == [[[expected]]]
 
 
 def test_declarations_that_were_wrong_are_remembered() -> None:

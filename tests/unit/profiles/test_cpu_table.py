@@ -83,7 +83,7 @@ def test_synergys_profiles_are_converted() -> None:
         ('{"version": 1, "rows": [["m",1,1,1,1],["m",1,2,2,1]]}', "no full grid"),
     ],
 )
-def test_a_wrong_table_is_told(text: str, said: str) -> None:
+def test_a_wrong_table_is_reported(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse(text, "mine")
 
@@ -130,7 +130,7 @@ def test_profiling_ends_and_never_repeats(most: int, rates: list[float]) -> None
     assert len(points) == len(order)
 
 
-def test_memory_is_told_by_the_model() -> None:
+def test_memory_follows_from_the_model() -> None:
     data = DataSet(1000, 1000e6, 10e6, lambda _: 1e9)
     # All cached: computing takes 10 s, reading 1 s. Half cached: 50.5 s from the disk.
     assert optimistic.with_memory(100.0, 1, 1.0, data) == pytest.approx(100.0)

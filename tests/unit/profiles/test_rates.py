@@ -326,10 +326,10 @@ def test_figures_that_cannot_be_are_not_kept(rate: float, seconds: float) -> Non
         max_size=8,
     )
 )
-def test_whatever_is_kept_gives_finite_rates(told: list[tuple[float, float, int, int]]) -> None:
+def test_whatever_is_kept_gives_finite_rates(samples: list[tuple[float, float, int, int]]) -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     rates = Rates(store=MeasuredStore(connection))
-    for rate, seconds, uid, gpus in told:
+    for rate, seconds, uid, gpus in samples:
         assert rates.record(RateSample("resnet18", "k80", gpus, 64, rate, seconds, uid=uid))
     kept = list(rates.store.of("resnet18"))
     assert all(SLOWEST <= row.samples_per_s <= FASTEST for row in kept)

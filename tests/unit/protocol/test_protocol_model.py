@@ -122,7 +122,7 @@ def test_a_controller_that_does_not_look_again_acts_beside_another_one():
     assert found.broken == STALLED, str(found)
 
 
-def test_controllers_that_are_told_apart_by_their_hosts_name_alone_act_beside_each_other():
+def test_controllers_that_are_distinguished_by_their_hosts_name_alone_act_beside_each_other():
     parts = replace(
         PRODUCT,
         rival_in=lambda beat, who, now: rival_in(beat, Who(who.host), now),

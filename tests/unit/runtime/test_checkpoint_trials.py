@@ -103,7 +103,7 @@ def test_with_a_scaler_the_parameters_decide(tmp_path):
     assert lineage(tmp_path / "c.pt")[-1].stop == 4 * BATCH
 
 
-def test_leaving_without_a_save_is_told(tmp_path):
+def test_leaving_without_a_save_is_reported(tmp_path):
     said = []
     run, model = make(tmp_path / "c.pt", said)
     with pytest.raises(SystemExit):

@@ -148,13 +148,13 @@ def test_a_guard_whose_launcher_was_killed_ends_as_ever(monkeypatch):
 
 @pytest.mark.parametrize(("before", "asks"), [(None, False), (0, False), (1, True)])
 def test_slurm_is_asked_to_requeue_where_it_takes_no_step_of_a_training(tmp_path, before, asks):
-    """``before``: the attempt that last told of its progress; this one is the third."""
+    """``before``: the attempt that last reported its progress; this one is the third."""
     environment = fake_srun(tmp_path, "exit $SLURM_EXIT_ERROR")
     (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho $* > {tmp_path}/asked\nkill $PPID\n")
     (tmp_path / "scontrol").chmod(0o755)
     if before is not None:
-        told = Progress("7", 1.0, before, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, 1)
-        write_json(tmp_path / f"progress.7.{'a' * 16}.json", asdict(told))
+        progress = Progress("7", 1.0, before, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, 1)
+        write_json(tmp_path / f"progress.7.{'a' * 16}.json", asdict(progress))
     environment |= {
         "SLURM_JOB_ID": "7",
         "SLURM_RESTART_COUNT": "2",

@@ -1,4 +1,4 @@
-"""What MPI's errors mean for a copy: its own failure, or another's told to whoever asks first."""
+"""What MPI's errors mean for a copy: its own failure, or another's that the first to ask gets."""
 
 from types import SimpleNamespace
 

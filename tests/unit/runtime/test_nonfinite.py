@@ -72,9 +72,9 @@ def test_what_is_not_finite_replaces_no_checkpoint(tmp_path, kind, options, no_e
     # Copies save as often as takes 5% of their time, so the last good step may not be saved.
     kept = lineage(path)[-1].stop
     assert kept == 3 * BATCH or (kind is not Training and kept < 3 * BATCH)
-    told = [line for line in said if "not finite" in line]
-    assert len(told) == 1
-    assert f"the checkpoint at {kept} samples is kept; going on without saving" in told[0]
+    lines = [line for line in said if "not finite" in line]
+    assert len(lines) == 1
+    assert f"the checkpoint at {kept} samples is kept; going on without saving" in lines[0]
     # The end of the training is not in its checkpoint.
     assert no_exit_code == [74] and "will end with exit code 74" in said[-1]
 

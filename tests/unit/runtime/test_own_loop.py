@@ -252,8 +252,8 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
     def leave_when_answered():
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            told = read_progress(exchange, "12", os.getuid())
-            if told is not None and told.ack is not None:
+            report = read_progress(exchange, "12", os.getuid())
+            if report is not None and report.ack is not None:
                 break
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -265,9 +265,9 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
     helper.start()
     session.saved()
     helper.join()
-    told = read_progress(exchange, "12", os.getuid())
-    assert (told.ack.save, told.ack.samples) == ("now", 116)
-    assert (told.samples, told.batch, told.checkpoint.samples) == (116, 8, 116)
+    report = read_progress(exchange, "12", os.getuid())
+    assert (report.ack.save, report.ack.samples) == ("now", 116)
+    assert (report.samples, report.batch, report.checkpoint.samples) == (116, 8, 116)
     assert not session.should_save() and session.should_leave()
     with pytest.raises(SystemExit) as left:
         session.leave()

@@ -337,7 +337,7 @@ def test_a_loader_reads_ahead_and_resumes(tmp_path):
     assert sorted(train(3) + train(None)) == sorted(list(range(N)) * 2)
 
 
-def test_misuse_is_told(tmp_path):
+def test_misuse_is_reported(tmp_path):
     model, optimizer, _ = build()
 
     def make(**options):

@@ -36,7 +36,7 @@ def test_a_file_that_was_there_counts_from_its_own_time(tmp_path):
     assert looks(Newest(tmp_path / "a.pt"), 0, 2, 4) == [None, None, -500]
 
 
-def test_a_checkpoint_that_is_renamed_into_its_place_is_told_once_it_is_stable(tmp_path):
+def test_a_checkpoint_that_is_renamed_into_its_place_is_reported_once_it_is_stable(tmp_path):
     newest = Newest(tmp_path / "a.pt")
     assert looks(newest, 0, 10) == [None, None]
     put(tmp_path / "new", at=T0 + 11)
@@ -47,7 +47,9 @@ def test_a_checkpoint_that_is_renamed_into_its_place_is_told_once_it_is_stable(t
     assert looks(newest, 31, 34) == [None, 16]
 
 
-def test_one_that_is_written_slowly_is_not_told_before_its_end_and_counts_from_its_begin(tmp_path):
+def test_one_that_is_written_slowly_is_not_reported_before_its_end_and_counts_from_its_begin(
+    tmp_path,
+):
     newest = Newest(tmp_path / "a.pt")
     looks(newest, 0)
     for second in range(1, 10):
@@ -146,12 +148,12 @@ def test_the_program_reports_as_the_jobs_user_and_ends_with_its_parent(tmp_path)
     ) as shell:
         watcher = int(shell.stdout.readline())
         end = time.monotonic() + 60
-        told = None
-        while told is None or told.checkpoint is None:
+        report = None
+        while report is None or report.checkpoint is None:
             assert time.monotonic() < end
-            told = read_progress(tmp_path / "exchange", "7", os.getuid())
+            report = read_progress(tmp_path / "exchange", "7", os.getuid())
             time.sleep(0.1)
-        assert told.restarts == 2 and told.rate == 0
+        assert report.restarts == 2 and report.rate == 0
         shell.communicate("\n")
     while Path(f"/proc/{watcher}").exists():
         assert time.monotonic() < end
@@ -216,19 +218,19 @@ def test_progress_alone_is_reported_from_the_output_of_the_script(tmp_path):
         f"{sys.executable} -m slurm_hadar.runtime.watch & "
         "for i in $(seq 1 9999); do echo step=$i; sleep 0.3; done"
     )
-    end, told = time.monotonic() + 60, None
+    end, report = time.monotonic() + 60, None
     with (
         (tmp_path / "out").open("w") as out,
         subprocess.Popen(["bash", "-c", line], env=env, stdout=out) as shell,
     ):
-        while told is None or not told.rate:
+        while report is None or not report.rate:
             assert time.monotonic() < end
-            told = read_progress(tmp_path / "exchange", "7", os.getuid())
+            report = read_progress(tmp_path / "exchange", "7", os.getuid())
             time.sleep(0.1)
         shell.kill()
-    assert told.samples > 0 and told.samples % 64 == 0 and told.checkpoint is None
-    assert 0 < told.rate < 64 / 0.1
-    while Path(f"/proc/{told.pid}").exists():
+    assert report.samples > 0 and report.samples % 64 == 0 and report.checkpoint is None
+    assert 0 < report.rate < 64 / 0.1
+    while Path(f"/proc/{report.pid}").exists():
         assert time.monotonic() < end
         time.sleep(0.1)
 

@@ -58,7 +58,7 @@ def squeue(folder, monkeypatch, then):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def told(folder, restarts, gpus=1):
+def report_progress(folder, restarts, gpus=1):
     one = Progress("7", 1.0, restarts, "n", 1, True, 1.0, "m", 5, 1.0, 1.0, 8, gpus)
     write_json(folder / f"progress.7.{'a' * 16}.json", asdict(one))
 
@@ -153,12 +153,12 @@ def test_a_gpu_that_is_seen_without_slurm_is_one(bare, monkeypatch):
 )
 @pytest.mark.parametrize("hosted", [True, False])
 def test_it_asks_once_and_leaves(bare, monkeypatch, attempt, before, asks, hosted):
-    """``before``: the attempt that last told of its progress."""
+    """``before``: the attempt that last reported its progress."""
     scontrol(bare, monkeypatch)
     monkeypatch.setattr(without_gpus, "WAIT_S", 0.5)
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(attempt))
     if before is not None:
-        told(bare, before)
+        report_progress(bare, before)
     said = []
     if asks:
         with pytest.raises(LeftOnTerm):
@@ -215,7 +215,7 @@ def test_a_job_that_is_being_ended_is_not_brought_back(bare, monkeypatch):
 def test_where_no_attempt_ever_sees_a_gpu_only_the_first_one_asks(bare, monkeypatch):
     scontrol(bare, monkeypatch)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    told(bare, 1, gpus=0)
+    report_progress(bare, 1, gpus=0)
     leave_without_gpus(exchange(), Signals(), print)
     assert not (bare / "asked").exists()
 

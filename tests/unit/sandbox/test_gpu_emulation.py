@@ -34,7 +34,7 @@ def test_names_are_compared_as_people_write_them():
     assert true_rate({"ResNet-18": {"v100": {"1": 7.0}}}, "resnet18", {"v100": 1}) == 7.0
 
 
-def test_what_the_file_lacks_is_told():
+def test_what_the_file_lacks_is_reported():
     with pytest.raises(HadarError, match="no emulated GPU"):
         true_rate(RATES, "m", {})
     with pytest.raises(HadarError, match="node z9"):
@@ -87,9 +87,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    told = SimpleNamespace(monotonic=found.monotonic, sleep=found.sleep)
-    monkeypatch.setattr(paces, "time", told)
-    monkeypatch.setattr(meters, "time", told)
+    pretend_time = SimpleNamespace(monotonic=found.monotonic, sleep=found.sleep)
+    monkeypatch.setattr(paces, "time", pretend_time)
+    monkeypatch.setattr(meters, "time", pretend_time)
     return found
 
 

@@ -76,7 +76,7 @@ def test_every_run_reports_it() -> None:
     assert out.fairness == fairness(jobs, out.capacity, out.finish_s, owners(jobs, 0))
 
 
-def test_a_policy_is_told_whose_jobs_they_are() -> None:
+def test_a_policy_knows_whose_jobs_they_are() -> None:
     jobs = work([[[1.0], [0.5]]] * 30)
     seen: list[JobArrays] = []
 

@@ -99,7 +99,7 @@ def test_a_past_without_a_job_to_simulate_says_why() -> None:
     assert str(caught.value) == words
 
 
-def test_a_bar_in_a_name_is_told_of() -> None:
+def test_a_bar_in_a_name_is_reported() -> None:
     times = "2026-01-05T10:00:00|2026-01-05T10:00:00|2026-01-05T11:00:00|gres/gpu=1"
     with pytest.raises(UsageError, match=r"line 2: 7 cells, the header has 6; .*without that colu"):
         read_sacct(f"{SACCT}\n1|a|b|{times}\n", "past", TYPES, Rates())

@@ -99,7 +99,7 @@ def test_the_cap_of_the_cluster_bounds_the_optimum_too() -> None:
     assert out.work == pytest.approx(1000 * 200 - 12 * 200)
 
 
-def test_trainers_of_unlike_curves_are_told_apart() -> None:
+def test_trainers_of_unlike_curves_are_distinguished() -> None:
     """The optimum is cached by the trainers that are active."""
     slow = TrainerWork(Trainer("s", np.array([[0.0, 10.0]]), 0.0, 0.0), 5000.0, 0.0)
     fast = TrainerWork(Trainer("f", np.array([[0.0, 70.0]]), 0.0, 0.0), 1e9, 0.0)

@@ -27,7 +27,7 @@ def figures(tmp_path: Path):
     return run
 
 
-def test_links_cost_time_and_the_part_is_told(figures) -> None:
+def test_links_cost_time_and_the_part_is_reported(figures) -> None:
     free = figures()
     assert "communication_share" not in free and free["makespan_h"] == pytest.approx(1.0)
     # 64 samples in 6.4 s, of which 3.2 s hide; 875 MB at 125 MB/s take 7 s.

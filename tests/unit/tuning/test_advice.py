@@ -63,7 +63,7 @@ def test_features_are_added_to_those_that_are_there() -> None:
     assert lines(advice_names.features, renamed) == []
 
 
-def test_without_slurm_conf_the_keys_alone_are_told_and_on_which_nodes() -> None:
+def test_without_slurm_conf_the_keys_alone_are_reported_and_on_which_nodes() -> None:
     nodes = tuple(Node(f"a{n}", {"t4": 2}) for n in (1, 2, 3))
     on = Study(site.SlurmSite(nodes, (), {"killwait": "30 sec"}, None, ("Slurm",)))
     (one,) = advice_names.features(on)
@@ -138,7 +138,7 @@ def test_the_new_partitions_stay_alike_where_others_give_way_to_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "why"),
     [
         (ONE.replace("k80:4", "t4:2,gpu:k80:2"), "several types"),
         (ONE + "PartitionName=k80 Nodes=k[1-4] MaxTime=5\n", "another MaxTime than batch"),
@@ -146,9 +146,9 @@ def test_the_new_partitions_stay_alike_where_others_give_way_to_them() -> None:
         (ONE.replace("Gres=gpu:k80:4", "Gres=gpu:v100:4"), "there is one only"),
     ],
 )
-def test_types_that_cannot_be_parted_are_left_with_the_reason(text: str, told: str) -> None:
+def test_types_that_cannot_be_parted_are_left_with_the_reason(text: str, why: str) -> None:
     on = study(opened(text))
-    assert list(advice_types.by_type(on)) == [] and told in " ".join(on.fine)
+    assert list(advice_types.by_type(on)) == [] and why in " ".join(on.fine)
 
 
 def test_nodes_without_gpus_are_left_out_of_a_new_common_partition() -> None:
@@ -222,17 +222,17 @@ def test_the_fewest_cpus_that_keep_the_speed_are_advised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "why"),
     [
         ("DefMemPerCPU=1000\n", "DefMemPerCPU is set"),
         ("SelectTypeParameters=CR_Core\n", "gives out no memory"),
     ],
 )
-def test_memory_is_left_out_where_slurm_would_not_take_it(more: str, told: str) -> None:
+def test_memory_is_left_out_where_slurm_would_not_take_it(more: str, why: str) -> None:
     on = study(made_history.CONF + more, cpus=shipped())
     (one,) = advice_cpus.defaults(on)
     assert all("DefMemPerGPU" not in line.text for line in on.draft.lines(one.refs))
-    assert any(told in words for words in on.fine)
+    assert any(why in words for words in on.fine)
 
 
 def test_continued_lines_are_replaced_as_a_whole() -> None:

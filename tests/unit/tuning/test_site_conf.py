@@ -39,7 +39,7 @@ def test_continued_lines_comments_defaults_and_quotes() -> None:
     assert one.allow_groups == ("one two",)
 
 
-def test_included_files_stand_in_their_place_and_missing_ones_are_told(tmp_path: Path) -> None:
+def test_included_files_stand_in_their_place_and_missing_ones_are_reported(tmp_path: Path) -> None:
     main = tmp_path / "slurm.conf"
     main.write_text("KillWait=30\nInclude nodes.conf\nInclude gone.conf\nInclude slurm.conf\n")
     (tmp_path / "nodes.conf").write_text("KillWait=60\nNodeName=a1 Gres=gpu:t4:1\n")

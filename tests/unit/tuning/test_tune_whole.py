@@ -52,7 +52,7 @@ def tuned(place: Path, past: str, toml: str = "") -> dict:
     return study.result(found, study.advise(found), notes)
 
 
-def test_who_waits_for_v100_while_k80_idle_is_told_to_open_both(place: Path) -> None:
+def test_who_waits_for_v100_while_k80_idle_is_advised_to_open_both(place: Path) -> None:
     done = hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf",
                  "--report", "page.html", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_the_advice_once_taken_is_not_given_again(place: Path) -> None:
     assert again["slurm_conf"] == []
 
 
-def test_a_site_where_nobody_waits_is_told_so(place: Path) -> None:
+def test_a_site_where_nobody_waits_is_reported(place: Path) -> None:
     text = made_history.CONF.replace("MaxTime=2-0", "MaxTime=2-0 DefCpuPerGPU=6 DefMemPerGPU=60000")
     (place / "slurm.conf").write_text(text)
     result = tuned(place, "calm")
@@ -112,22 +112,22 @@ def test_a_site_where_nobody_waits_is_told_so(place: Path) -> None:
     assert "No advice." in done.stdout
 
 
-def test_a_site_with_the_group_is_not_told_of_it(place: Path) -> None:
+def test_a_site_with_the_group_gets_no_advice_on_it(place: Path) -> None:
     text = made_history.CONF + "PartitionName=both Nodes=ALL MaxTime=2-0\n"
     (place / "slurm.conf").write_text(text)
-    told = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
-    assert told["slurm_conf"] == [] and told["basis"] == "simulated"
-    assert told["hadar_toml"] == ["[partitions.groups]", 'both = ["v100", "k80"]']
-    again = tuned(place, "past", "\n".join(told["hadar_toml"]))
+    advice = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
+    assert advice["slurm_conf"] == [] and advice["basis"] == "simulated"
+    assert advice["hadar_toml"] == ["[partitions.groups]", 'both = ["v100", "k80"]']
+    again = tuned(place, "past", "\n".join(advice["hadar_toml"]))
     assert "GPU types" not in [one["topic"] for one in again["advice"]]
 
 
 def test_partitions_that_differ_get_a_common_one_and_no_group(place: Path) -> None:
     text = made_history.CONF.replace("Nodes=v[1-2]", "Nodes=v[1-2] PriorityTier=3")
     (place / "slurm.conf").write_text(text)
-    told = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
-    assert told["slurm_conf"][0]["line"].startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] ")
-    assert told["hadar_toml"] == [] and "k80 has another PriorityTier than gpu" in told["why"]
+    advice = next(one for one in tuned(place, "past")["advice"] if one["topic"] == "GPU types")
+    assert advice["slurm_conf"][0]["line"].startswith("PartitionName=gpu Nodes=k[1-4],v[1-2] ")
+    assert advice["hadar_toml"] == [] and "k80 has another PriorityTier than gpu" in advice["why"]
 
 
 def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None:
@@ -138,11 +138,11 @@ def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None
         place / "calm", place / "slurm.conf", None, own, Rates(cpus=CpuTable(rows, "site")), WISH
     )
     result = study.result(found, study.advise(found), notes)
-    told = next(one for one in result["advice"] if one["topic"].startswith("DefCpuPerGPU"))
-    assert all("DefCpuPerGPU=8" in line["line"] for line in told["slurm_conf"])
-    assert told["basis"] == "simulated"
-    assert told["gain"].startswith("mean job time 2.50 h instead of 5.00 h (-50%)")
-    assert "24 of them with more CPUs" in told["gain"]
+    advice = next(one for one in result["advice"] if one["topic"].startswith("DefCpuPerGPU"))
+    assert all("DefCpuPerGPU=8" in line["line"] for line in advice["slurm_conf"])
+    assert advice["basis"] == "simulated"
+    assert advice["gain"].startswith("mean job time 2.50 h instead of 5.00 h (-50%)")
+    assert "24 of them with more CPUs" in advice["gain"]
 
 
 def test_owners_nodes_are_opened_to_nobody(place: Path) -> None:
@@ -153,7 +153,7 @@ def test_owners_nodes_are_opened_to_nobody(place: Path) -> None:
     assert not [line for line in result["slurm_conf"] if "PartitionName=gpu" in line["line"]]
 
 
-def test_a_policy_that_runs_out_of_time_is_told_and_judged_by_nothing(place: Path) -> None:
+def test_a_policy_that_runs_out_of_time_is_reported_and_judged_by_nothing(place: Path) -> None:
     found, notes = sources.of_history(
         place / "past", place / "slurm.conf", None, None, Rates(),
         sources.TuneRequest(("srtf",), 60, 0.0, 60.0, 0.0),

@@ -110,7 +110,7 @@ def _waits(job: Job | None) -> bool:
 
 
 def _at_the_floor(job: Job) -> bool:
-    """Whether Slurm shows the least priority there is, so that its true one cannot be told."""
+    """Whether Slurm shows the least priority there is, so that its true one is not known."""
     return not job.held and job.priority <= 1
 
 
