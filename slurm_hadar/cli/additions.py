@@ -113,8 +113,9 @@ def add(
         if request is None:
             _ask_for_gpus(result, record, held)
         result.has_gpus = request is not None or bool(result.options or result.behind)
-        if result.has_gpus and not (request and request.types):
-            listed = _choose_types(result, record, held, site, today)
+        if result.has_gpus:
+            choose = _choose_types if request is None or not request.types else _keep_to_type
+            listed = choose(result, record, held, site, today)
             if listed:
                 record = replace(record, partitions=_named(listed))
         if declaration.checkpoint:
@@ -202,7 +203,53 @@ def _choose_types(
 ) -> str:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
     knows no OR. Returns the partition that a list stands for; empty without a list."""
-    from slurm_hadar.cli.partition_list import members_of, ordered
+    partition, members, known = _group_of(declaration, held, site, today)
+    if site is not None and members and known is not None:
+        from slurm_hadar.cli.partition_list import ordered
+
+        kinds = list(dict.fromkeys(members.values()))
+        usable = _usable(result, declaration, kinds, site, f"partition {partition}")
+        names, result.omitted = ordered(declaration, held, site, members, usable, known)
+        if names:
+            result.behind.append("--partition=" + ",".join(names))
+            return partition
+    _constrain(result, declaration, held, site)
+    return ""
+
+
+def _keep_to_type(
+    result: Additions,
+    declaration: Declaration,
+    held: Settings,
+    site: WrapperSite | None,
+    today: Callable[[], Today | None],
+) -> str:
+    """A request that names one GPU type gets the partition of that type in place of the one that
+    stands for all: while a job waits in the latter, Slurm's main scheduler starts no later job on
+    any of its nodes. Returns as :func:`_choose_types`."""
+    if len(declaration.types) != 1:
+        return ""
+    partition, members, known = _group_of(declaration, held, site, today)
+    if site is None or known is None or declaration.types[0] not in members.values():
+        return ""
+    from slurm_hadar.cli.partition_list import ordered
+
+    names, _ = ordered(declaration, held, site, members, declaration.types, known)
+    if not names:
+        return ""
+    result.behind.append("--partition=" + ",".join(names))
+    return partition
+
+
+def _group_of(
+    declaration: Declaration,
+    held: Settings,
+    site: WrapperSite | None,
+    today: Callable[[], Today | None],
+) -> tuple[str, Mapping[str, str], Today | None]:
+    """The partition that the job gets by itself, those that it stands for with their GPU types,
+    empty where the job keeps it, and what is known today."""
+    from slurm_hadar.cli.partition_list import members_of
 
     known = None
     partition = held.get("partition")
@@ -211,17 +258,9 @@ def _choose_types(
         known = today()
         partition = known.default if known is not None else ""
     members = members_of(declaration, held, site, partition or "")
-    if site is not None and members and known is None:
+    if members and known is None:
         known = today()
-    if site is not None and members and known is not None:
-        kinds = list(dict.fromkeys(members.values()))
-        usable = _usable(result, declaration, kinds, site, f"partition {partition}")
-        names, result.omitted = ordered(declaration, held, site, members, usable, known)
-        if names:
-            result.behind.append("--partition=" + ",".join(names))
-            return partition or ""
-    _constrain(result, declaration, held, site)
-    return ""
+    return partition or "", members, known
 
 
 def _constrain(

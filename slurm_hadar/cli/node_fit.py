@@ -26,6 +26,7 @@ _COUNTS = ("gpus", "gpus-per-node", "gpus-per-task")
 _NUMBERS = ("ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu")
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _KNOWN = {*_SAYS_NOTHING.split(), "gres", "constraint", *_COUNTS, *_NUMBERS, *_MEMORY}
+_GPUS = r"(?:gres[:/])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d{1,6}))?"
 _UNITS = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2}
 
 
@@ -81,11 +82,11 @@ def _need(
 
 
 def _gpus(record: Declaration, held: Mapping[str, str | None], tasks: int) -> int:
-    """Raises ValueError where something else than untyped GPUs is asked for."""
+    """Raises ValueError where something else than GPUs is asked for, and for a type in ``--gpus``."""
     found = [int(held[name] or "") * (tasks if "task" in name else 1) for name in _COUNTS
              if name in held]  # fmt: skip
     for part in (held.get("gres") or "").split(","):
-        match = re.fullmatch(r"(?:gres[:/])?gpu(?:[:=](\d{1,6}))?", part)
+        match = re.fullmatch(_GPUS, part)
         if match is None and part:
             raise ValueError(part)
         found += [int(match[1] or "1")] if match else []

@@ -566,13 +566,34 @@ def test_nobody_looks_for_a_controller_where_there_is_nothing_to_list():
     def asked():
         raise AssertionError
 
-    for held in ({}, {"partition": "v100"}, {"partition": "gpu", "gres": "gpu:v100:1"}):
+    typed = {"partition": "v100", "gres": "gpu:v100:1"}
+    for held in ({}, {"partition": "v100"}, typed):
         add(Declaration(), {"gres": "gpu:1", **held}, groups(), asked)
 
 
-def test_a_typed_request_keeps_the_partition():
-    result = added("types=any", {"gres": "gpu:v100:1", "partition": "gpu"}, groups())
+def test_a_typed_request_gets_the_partition_of_its_type():
+    held = {"gres": "gpu:a100:1", "partition": "gpu"}
+    result = added("types=any", held, groups())
+    assert result.behind == ["--partition=ampere"] and result.options == []
+    assert decode(result.comment).partitions == ("gpu",)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"gres": "gpu:v100:1,gpu:a100:1"}, {"gres": "gpu:h100:1"}, {"gpus": "v100:2"},
+        {"gres": "gpu:v100:1", "nodes": "2"}, {"gres": "gpu:v100:1", "reservation": "r"},
+        {"gres": "gpu:v100:1", "constraint": "a"},
+    ],
+)  # fmt: skip
+def test_a_typed_request_that_one_partition_may_not_serve_keeps_it(held):
+    result = added("gpus=1", {"partition": "gpu", **held}, groups())
     assert result.behind == [] and result.options == []
+
+
+def test_a_typed_request_keeps_the_partition_without_a_controller_that_takes_lists():
+    held = {"gres": "gpu:a100:1", "partition": "gpu"}
+    assert added("types=any", held, groups(), takes_lists=False).behind == []
 
 
 @pytest.mark.parametrize(
