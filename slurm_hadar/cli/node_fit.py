@@ -82,7 +82,7 @@ def _need(
 
 
 def _gpus(record: Declaration, held: Mapping[str, str | None], tasks: int) -> int:
-    """Raises ValueError where something else than GPUs is asked for, and for a type in ``--gpus``."""
+    """Raises ValueError where something else than GPUs is asked for, or ``--gpus`` names a type."""
     found = [int(held[name] or "") * (tasks if "task" in name else 1) for name in _COUNTS
              if name in held]  # fmt: skip
     for part in (held.get("gres") or "").split(","):

@@ -13,8 +13,10 @@ _EXACT = 0.02
 """An estimate that is off by less is left alone."""
 _PLAUSIBLE = 8.0
 _SPAN_S = 300.0
-"""A speed is measured over so long at least: a site's jobs report every few seconds, so over one
-tick the work done may look half or twice as much as it is."""
+"""A speed is measured over so long, and then anew."""
+_REPORT_S = 10.0
+"""Jobs report so often at least. Over a shorter time the work done looks so many seconds' work more
+or less than it is, so that only a larger deviation counts."""
 _KEY = "speeds"
 _FEW = 10.0
 _FADES = 0.98
@@ -47,8 +49,10 @@ class ObservedRates:
 
 
 def learn(view: View, state: State) -> ObservedRates:
-    """Compare the work left with that of a round :data:`_SPAN_S` ago or more, for jobs that ran all
-    the time between.
+    """Compare the work left with that of an earlier round, for jobs that ran all the time between.
+
+    What deviates from the speed believed so far by more than the age of a report can make of it
+    counts at once, all else after :data:`_SPAN_S`.
 
     A speed counts for its own type and count only: errors of other pairs are not known to be alike.
     One of a job that runs farther apart than need be tells of its place, not of type and count.
@@ -71,22 +75,20 @@ def learn(view: View, state: State) -> ObservedRates:
             _, where, _, _, since, then = (*before.get(id_, ()), *_NEVER)[:6]
             if where != place[job] or jobs.since_s[job] + jobs.restart_s[job] > since:
                 continue
-            if view.now - since < _SPAN_S:
+            span = view.now - since
+            if span < _SPAN_S:
                 began[job] = since, then
-                continue
-            expected = float(jobs.rate[job].flat[place[job]])
-            speed = (then - float(jobs.left[job])) / (view.now - since)
+            name, expected = _name(view, int(place[job])), float(jobs.rate[job].flat[place[job]])
+            own = measured.get(id_, {})
+            speed = (then - float(jobs.left[job])) / span if span > 0 else 0.0
             near_end = jobs.left[job] <= max(1.0, 1e-3 * float(jobs.total[job]))
             if near_end or not expected / _PLAUSIBLE < speed < expected * _PLAUSIBLE:
                 continue
+            if not _counts(speed, own.get(name, expected), span):
+                continue
+            measured[id_] = {one: value for one, value in own.items() if one != name}
             if abs(speed / expected - 1.0) > _EXACT:
-                measured[id_] = measured.get(id_, {}) | {_name(view, int(place[job])): speed}
-            elif id_ in measured:
-                measured[id_] = {
-                    name: value
-                    for name, value in measured[id_].items()
-                    if name != _name(view, int(place[job]))
-                }
+                measured[id_][name] = speed
         rate = _corrected(view, measured)
     running = np.flatnonzero(place >= 0).tolist()
     flat = rate.reshape(len(jobs.ids), -1)
@@ -101,6 +103,12 @@ def learn(view: View, state: State) -> ObservedRates:
         "now": view.now, "jobs": kept, "measured": measured, "ended": ended, "wrong": wrong
     }  # fmt: skip
     return ObservedRates(rate, _guessed(view), min(1.0, wrong / max(ended, _FEW)), memory)
+
+
+def _counts(speed: float, believed: float, span: float) -> bool:
+    """Whether a speed over ``span`` seconds says more than the age of a report does."""
+    deviation = abs(speed / believed - 1.0)
+    return span >= _SPAN_S or deviation > max(_EXACT, _REPORT_S / span)
 
 
 def remember(state: State, seen: ObservedRates) -> State:

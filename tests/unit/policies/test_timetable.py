@@ -274,6 +274,26 @@ def test_a_speed_is_measured_over_minutes_not_over_a_tick() -> None:
     assert seen.rate[0, 0, 0] == pytest.approx(0.5, abs=0.02)
 
 
+def test_a_deviation_that_no_report_explains_counts_at_once() -> None:
+    jobs = jobs_of([[[1.0], [0.6]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=9e4, total=9e4)
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
+
+    def believed(speed: float, ticks: int, state: Mapping[str, object]) -> list[float]:
+        found = []
+        for tick in range(ticks):
+            left = jobs.left - 60.0 * speed * tick
+            now = replace(view, now=view.now + 60.0 * tick, jobs=replace(jobs, left=left))
+            seen = learn(now, state)
+            state = remember(state, seen)
+            found.append(float(seen.rate[0, 0, 0]))
+        return found
+
+    assert believed(0.5, 3, {})[1:] == pytest.approx([0.5, 0.5])
+    # 10% may be the age of the reports for a minute, and not for two.
+    assert believed(0.9, 3, {}) == pytest.approx([1.0, 1.0, 0.9])
+    assert believed(0.97, 7, {}) == pytest.approx([1.0] * 5 + [0.97] * 2)
+
+
 @pytest.mark.parametrize("at, expected", [((0, 1), 1.0), ((0, 2), 2.0)])
 def test_a_speed_far_apart_is_not_that_of_type_and_count(
     at: tuple[int, int], expected: float
