@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from step_processes import ignores
+from trainings import SMALL_TORCH
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, read_progress
@@ -48,7 +48,7 @@ class Job:
                 "sbatch": [f"--constraint={feature}", *(["--begin=now+999"] if before else [])],
                 "command": [
                     *before,
-                    sys.executable,
+                    *SMALL_TORCH.split(),
                     str(ROOT / "examples" / "train_digits.py"),
                     *("--model", MODEL, "--samples", str(self.samples)),
                     *("--checkpoint", str(folder / "c.pt")),

@@ -24,6 +24,8 @@ from slurm_hadar.slurm.cluster import open_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 HBATCH = str(Path(sys.executable).parent / "hbatch")
+SMALL_TORCH = f"{sys.executable} {ROOT}/benchmarks/small_torch.py"
+"""Runs the training that follows, with less of an import of PyTorch."""
 MODEL = "paced"
 SPEEDS = {"v100": 160.0, "p100": 80.0, "k80": 40.0}
 """Samples/s of the paced model on one GPU, but for the sandbox's own deviation of up to 25%."""
@@ -125,7 +127,7 @@ class Trainings:
     def train(self, samples, declared, *words, name="a"):
         """Submit ``train_copies.py``; ``declared``: further keys of its declaration."""
         command = (
-            f"{sys.executable} {ROOT}/examples/train_copies.py --model {MODEL} --batch 8 "
+            f"{SMALL_TORCH} {ROOT}/examples/train_copies.py --model {MODEL} --batch 8 "
             f"--samples {samples} --round 1 --lr 0.02 --checkpoint {self.folder}/{name}.pt "
             f"--lineage {self.folder}/{name}.json --data {self.folder.parent}/digits.npy"
         )
