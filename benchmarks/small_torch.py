@@ -1,5 +1,5 @@
 """Imports PyTorch without what a small training on CPUs does not use: half of the CPU time of the
-import, a second of it, in each process of many short trainings.
+import, more than a second of it, in each process of many short trainings.
 
 A program imports this before it imports torch. For a script that does not, run
 ``python small_torch.py SCRIPT [ARGUMENT...]``. ``torch.Generator`` does not work then, and so a
@@ -27,6 +27,7 @@ def _import_torch() -> None:
     gc.disable()
     import torch  # noqa: F401
 
+    gc.freeze()
     gc.enable()
 
 
