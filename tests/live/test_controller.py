@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pauses import pauses
 from trainings import SMALL_TORCH, moves_of
 
 from slurm_hadar import config as configuration
@@ -83,10 +84,10 @@ class Site:
         return self.cluster.read_jobs([id_])[0]
 
     def until(self, holds, timeout_s=90.0):
-        end = time.monotonic() + timeout_s
+        end, pause = time.monotonic() + timeout_s, pauses()
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.4)
+            time.sleep(next(pause))
 
     def seen(self):
         """What there was when something did not come about."""

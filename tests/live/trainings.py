@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from pauses import pauses
+
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
@@ -155,12 +157,12 @@ class Trainings:
         return report
 
     def until(self, holds, seconds=100.0, ticks=True):
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, pauses()
         while not holds():
             assert time.monotonic() < end, self._seen()
             if ticks:
                 self.tick()
-            time.sleep(0.5)
+            time.sleep(next(pause))
 
     def _seen(self):
         """What there was when something did not come about: queue, nodes, the jobs' own output."""
