@@ -2,8 +2,7 @@
 import, more than a second of it, in each process of many short trainings.
 
 A program imports this before it imports torch. For a script that does not, run
-``python small_torch.py SCRIPT [ARGUMENT...]``. ``torch.Generator`` does not work then, and so a
-``DataLoader`` of PyTorch's does not.
+``python small_torch.py SCRIPT [ARGUMENT...]``.
 """
 
 import gc
@@ -25,8 +24,13 @@ def _import_torch() -> None:
     sys.modules.setdefault(_COMPILER, compiler)
     # What is imported stays: the collector looks through it again and again for nothing.
     gc.disable()
-    import torch  # noqa: F401
+    import torch
 
+    if hasattr(torch._C, "_set_generator_metaclass"):
+        # As torch._prims does, which comes with what is left out.
+        from torch._opaque_base import OpaqueBaseMeta
+
+        torch._C._set_generator_metaclass(OpaqueBaseMeta)
     gc.freeze()
     gc.enable()
 
