@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pauses import pauses
-from trainings import SMALL_TORCH, moves_of
+from trainings import SMALL_TORCH, digits_file, moves_of
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -150,7 +150,7 @@ def training(folder, samples=12_000, name="a", before=""):
         f"#HADAR model=resnet18 types=any gpus=1 batch=64 samples={samples} checkpoint=yes\n"
         f"{before}\n"
         f"exec {SMALL_TORCH} {TRAIN} --model resnet18 --batch 64 --samples {samples} "
-        f"--checkpoint {folder}/{name}.pt --data {folder.parent}/digits.npy "
+        f"--checkpoint {folder}/{name}.pt --data {digits_file(folder)} "
         f"--lineage {folder}/{name}.json --every 600\n"
     )
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainings import ROOT, SMALL_TORCH, Trainings, moves_of
+from trainings import ROOT, SMALL_TORCH, Trainings, digits_file, moves_of
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
@@ -42,7 +42,7 @@ def script(site, name, declared=""):
         'echo "attempt on GPUs $CUDA_VISIBLE_DEVICES of $SLURMD_NODENAME"\n'
         f"exec {SMALL_TORCH} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
         f"--samples {SAMPLES} --checkpoint {site.folder}/{name}.pt "
-        f"--data {site.folder.parent}/digits.npy\n"
+        f"--data {digits_file(site.folder)}\n"
     )
 
 
