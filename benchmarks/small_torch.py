@@ -2,7 +2,8 @@
 import, more than a second of it, in each process of many short trainings.
 
 A program imports this before it imports torch. For a script that does not, run
-``python small_torch.py SCRIPT [ARGUMENT...]``.
+``python small_torch.py SCRIPT [ARGUMENT...]``. Not for process groups: ``torch.distributed`` uses
+what is left out.
 """
 
 import gc

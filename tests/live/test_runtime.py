@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class Job:
                 "sbatch": [f"--constraint={feature}", *(["--begin=now+999"] if before else [])],
                 "command": [
                     *before,
-                    *SMALL_TORCH.split(),
+                    *(SMALL_TORCH.split() if template == "pytorch_single" else [sys.executable]),
                     str(ROOT / "examples" / "train_digits.py"),
                     *("--model", MODEL, "--samples", str(self.samples)),
                     *("--checkpoint", str(folder / "c.pt")),
