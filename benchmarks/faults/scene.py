@@ -43,7 +43,8 @@ echo "${{SLURM_RESTART_COUNT:-0}}" >> {folder}/{name}.starts
 """
 _TRAINING = f"""#!/bin/bash
 #HADAR model={{model}} types=any gpus=1 batch=8:16 samples={{samples}} checkpoint=yes
-{_START}exec {{python}} {{root}}/examples/train_digits.py --model {{model}} --batch 8:16 \\
+{_START}exec {{python}} {{root}}/benchmarks/small_torch.py \\
+  {{root}}/examples/train_digits.py --model {{model}} --batch 8:16 \\
   --samples {{samples}} --checkpoint {{folder}}/{{name}}.pt --data {{folder}}/../digits.npy \\
   --lineage {{folder}}/{{name}}.json --every 600
 """

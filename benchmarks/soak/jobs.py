@@ -45,13 +45,14 @@ echo "${{SLURM_RESTART_COUNT:-0}} $where" >> $name.starts
 """
 """The lock is shared by all who run, so that a third attempt meets the second one too."""
 _TRAIN = """exec {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends \\
-  {root}/examples/train_digits.py --model {model} --batch 8 \\
+  {root}/benchmarks/small_torch.py {root}/examples/train_digits.py --model {model} --batch 8 \\
   --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/digits.npy \\
   --lineage {folder}/{name}.json
 """
 _COPIES = """trap '' USR2
 exec {python} -m slurm_hadar.runtime.copies_launch -- \\
-  {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends {root}/examples/train_copies.py \\
+  {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends \\
+  {root}/benchmarks/small_torch.py {root}/examples/train_copies.py \\
   --model {model} --batch 8 --samples {samples} --round 2 --lr 0.02 \\
   --checkpoint {folder}/{name}.pt --data {folder}/digits.npy --lineage {folder}/{name}.json
 """

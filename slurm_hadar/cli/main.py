@@ -1,5 +1,6 @@
 """``hadar``: the operator's, the admin's and the researcher's command."""
 
+import gc
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -77,6 +78,8 @@ def _root(
 
 def main() -> None:
     """Run the command; an error is one sentence on stderr and an exit code."""
+    # What is imported stays. The collector, which would look through it even at the end, leaves it.
+    gc.freeze()
     try:
         app()
     except SystemExit as end:

@@ -10,6 +10,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from pauses import pauses
+
 from benchmarks.faults.plans import complaint
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -243,10 +245,10 @@ class Dictated:
         return {kind for gpus in self.job(id_).gpus.values() for kind in gpus}
 
     def until(self, holds, seconds=90.0):
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, pauses()
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.4)
+            time.sleep(next(pause))
 
     def seen(self):
         """What there was when something did not come about."""

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trainings import moves_of
+from pauses import pauses
+from trainings import SMALL_TORCH, digits_file, moves_of
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -83,10 +84,10 @@ class Site:
         return self.cluster.read_jobs([id_])[0]
 
     def until(self, holds, timeout_s=90.0):
-        end = time.monotonic() + timeout_s
+        end, pause = time.monotonic() + timeout_s, pauses()
         while not holds():
             assert time.monotonic() < end, self.seen()
-            time.sleep(0.4)
+            time.sleep(next(pause))
 
     def seen(self):
         """What there was when something did not come about."""
@@ -148,8 +149,8 @@ def training(folder, samples=12_000, name="a", before=""):
         "#!/bin/bash\n"
         f"#HADAR model=resnet18 types=any gpus=1 batch=64 samples={samples} checkpoint=yes\n"
         f"{before}\n"
-        f"exec {sys.executable} {TRAIN} --model resnet18 --batch 64 --samples {samples} "
-        f"--checkpoint {folder}/{name}.pt --data {folder.parent}/digits.npy "
+        f"exec {SMALL_TORCH} {TRAIN} --model resnet18 --batch 64 --samples {samples} "
+        f"--checkpoint {folder}/{name}.pt --data {digits_file(folder)} "
         f"--lineage {folder}/{name}.json --every 600\n"
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import step_processes
-from trainings import consolidated, until_it_saves
+from trainings import SMALL_TORCH, consolidated, digits_file, until_it_saves
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, read_progress
@@ -75,12 +75,12 @@ class Job:
                 "python": sys.executable,
                 "sbatch": [f"--nodelist={where}"] if where else [],
                 "command": [
-                    sys.executable,
+                    *SMALL_TORCH.split(),
                     str(ROOT / "examples" / "train_copies.py"),
                     *("--model", self.model, "--samples", str(samples), "--batch", "8"),
                     *("--round", "1", "--lr", "0.02"),
                     *("--checkpoint", str(folder / "c.pt")),
-                    *("--data", str(folder.parent / "digits.npy")),
+                    *("--data", str(digits_file(folder))),
                     *("--lineage", str(folder / "lineage.json")),
                 ],
             },

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainings import MODEL, ROOT, moves_of, start_sandbox
+from trainings import MODEL, ROOT, SMALL_TORCH, digits_file, moves_of, start_sandbox
 
 from slurm_hadar.controller.actuation import move_steps
 from slurm_hadar.controller.journal.store import Store
@@ -69,9 +69,9 @@ def train(site):
     return site.hbatch(
         f"#!/bin/bash\n#HADAR model={MODEL} types=any batch=8 samples={SAMPLES} checkpoint=yes "
         "restart_cost=1\n#SBATCH -J secret-name --gres=gpu:1\n"
-        f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
+        f"exec {SMALL_TORCH} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
         f"--samples {SAMPLES} --checkpoint {site.folder}/a.pt --lineage {site.folder}/a.json "
-        f"--data {site.folder.parent}/digits.npy --every 600\n",
+        f"--data {digits_file(site.folder)} --every 600\n",
         *("-p", "k80,v100,p100"),
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from dictated import HBATCH, first_on
 from habits import Habits
+from trainings import SMALL_TORCH
 
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED
 from slurm_hadar.controller.alerts.dispatch import AlertSource, look
@@ -280,7 +281,7 @@ def test_a_loop_of_its_own_is_moved_and_is_the_run_that_never_stopped(site, tmp_
     plain = tmp_path / "plain"
     plain.mkdir()
     expected = subprocess.run(
-        [sys.executable, OWN_LOOPS / "own_loop_plain.py"],
+        [*SMALL_TORCH.split(), OWN_LOOPS / "own_loop_plain.py"],
         cwd=plain, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     script = tmp_path / "train.sh"
@@ -288,7 +289,7 @@ def test_a_loop_of_its_own_is_moved_and_is_the_run_that_never_stopped(site, tmp_
         "#!/bin/bash\n#SBATCH --gres=gpu:1\n#HADAR types=any checkpoint=yes restart_cost=1\n"
         # Its pace is its own, not that of a pretend GPU.
         "unset HADAR_EMULATION\n"
-        f"exec {sys.executable} {OWN_LOOPS / 'own_loop_session.py'} --pace 0.3\n"
+        f"exec {SMALL_TORCH} {OWN_LOOPS / 'own_loop_session.py'} --pace 0.3\n"
     )
     id_ = site.hbatch(script, "-o", str(tmp_path / "out"), "-e", str(site.folder / "own.out"))
     site.until(lambda: site.patient_tick() and site.trains(id_), 150)

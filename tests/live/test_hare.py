@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from trainings import MODEL, ROOT, moves_of, start_sandbox
+from trainings import MODEL, ROOT, SMALL_TORCH, digits_file, moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
 from slurm_hadar.runtime import checkpoint
@@ -19,8 +19,8 @@ SAMPLES, BATCH, TASKS = 3360, 56, 7
 def command(folder, name):
     words = f"--model {MODEL} --batch {BATCH} --tasks {TASKS} --samples {SAMPLES} --lr 0.02"
     return (
-        f"{sys.executable} {ROOT}/examples/train_copies.py {words} --checkpoint {folder}/{name}.pt "
-        f"--lineage {folder}/{name}.json --data {folder.parent}/digits.npy"
+        f"{SMALL_TORCH} {ROOT}/examples/train_copies.py {words} --checkpoint {folder}/{name}.pt "
+        f"--lineage {folder}/{name}.json --data {digits_file(folder)}"
     )
 
 

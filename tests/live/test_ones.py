@@ -2,10 +2,9 @@
 
 import json
 import os
-import sys
 
 import pytest
-from trainings import ROOT, Trainings
+from trainings import ROOT, SMALL_TORCH, Trainings, digits_file
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.plan_file import read_plan
@@ -46,9 +45,9 @@ def test_a_running_job_is_moved_to_a_larger_batch_and_trains_every_sample_once(s
         f"#HADAR model={MODEL} types=any gpus=1 batch=32:256 samples={SAMPLES} checkpoint=yes "
         "restart_cost=0.1\n"
         "#SBATCH --gres=gpu:1\n"
-        f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 32:256 "
+        f"exec {SMALL_TORCH} {ROOT}/examples/train_digits.py --model {MODEL} --batch 32:256 "
         f"--lr 0.01 --samples {SAMPLES} --checkpoint {site.folder}/a.pt --every 600 "
-        f"--data {site.folder}/digits.npy --lineage {site.folder}/a.json\n"
+        f"--data {digits_file(site.folder)} --lineage {site.folder}/a.json\n"
     )
 
     def larger():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from trainings import SMALL_TORCH, digits_file
 
 from slurm_hadar.profiles import cpu_table
 
@@ -70,7 +71,7 @@ def test_a_data_loader_is_measured_at_few_points(sandbox, tmp_path, two_cpus):
     text = profiled(
         sandbox, "--model", "images", "--out", str(out), "--json", "--dataset", str(data),
         "--samples", "1000", "--disk-mb-per-s", "0.001", "--mem-gb", "0.01",
-        "--", sys.executable, str(script), "{cpus}", str(log),
+        "--", *SMALL_TORCH.split(), str(script), "{cpus}", str(log),
     )  # fmt: skip
     result = json.loads(text)["result"]
     assert [p["cpus_per_gpu"] for p in result["points"]] == [1, 2]
@@ -87,9 +88,9 @@ def test_a_data_loader_is_measured_at_few_points(sandbox, tmp_path, two_cpus):
 def test_a_training_with_the_runtime_needs_to_print_nothing(sandbox, tmp_path, two_cpus):
     text = profiled(
         sandbox, "--model", "digits", "--cpus", "1", "--",
-        sys.executable, str(ROOT / "examples" / "train_digits.py"), "--model", "resnet18",
+        *SMALL_TORCH.split(), str(ROOT / "examples" / "train_digits.py"), "--model", "resnet18",
         "--samples", "1e9", "--checkpoint", str(tmp_path / "a.pt"), "--data",
-        str(tmp_path / "digits.npy"),
+        str(digits_file(tmp_path)),
     )  # fmt: skip
     assert "1 CPUs per GPU: " in text and "1 points in" in text
     assert not list(tmp_path.glob("progress*"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from step_processes import ignores
+from trainings import SMALL_TORCH, digits_file
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, read_progress
@@ -48,12 +49,12 @@ class Job:
                 "sbatch": [f"--constraint={feature}", *(["--begin=now+999"] if before else [])],
                 "command": [
                     *before,
-                    sys.executable,
+                    *(SMALL_TORCH.split() if template == "pytorch_single" else [sys.executable]),
                     str(ROOT / "examples" / "train_digits.py"),
                     *("--model", MODEL, "--samples", str(self.samples)),
                     *("--checkpoint", str(folder / "c.pt")),
                     *("--lineage", str(folder / "lineage.json")),
-                    *("--data", str(folder.parent / "digits.npy")),
+                    *("--data", str(digits_file(folder))),
                 ],
                 **({"gres": "gpu:2"} if template == "pytorch_single" else {}),
                 **({"nodes": 1, "gpus_per_node": 2} if template == "pytorch_ddp" else {}),

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from dictated import TRAINING
-from trainings import MODEL, ROOT, moves_of, start_sandbox
+from trainings import MODEL, ROOT, SMALL_TORCH, digits_file, moves_of, start_sandbox
 
 from slurm_hadar.domain import steering
 from slurm_hadar.profiles import cpu_table
@@ -131,8 +131,8 @@ def test_a_running_job_moves_for_more_cpus(make_sandbox, tmp_path, slurm_prefix)
     script = (
         f"#!/bin/bash\n#HADAR model={MODEL} types=any cpus=1-12 mem=1G-4G batch=8 checkpoint=yes "
         f"samples={samples} restart_cost=1\n#SBATCH -c3 --mem=4G --gres=gpu:1\n"
-        f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
-        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {tmp_path.parent}/digits.npy "
+        f"exec {SMALL_TORCH} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
+        f"--samples {samples} --checkpoint {tmp_path}/a.pt --data {digits_file(tmp_path)} "
         f"--lineage {tmp_path}/a.json --every 600\n"
     )
     id_ = site.hbatch(script)

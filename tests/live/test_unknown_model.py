@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainings import ROOT, Trainings, moves_of
+from trainings import ROOT, SMALL_TORCH, Trainings, digits_file, moves_of
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
@@ -40,9 +40,9 @@ def script(site, name, declared=""):
         f"#!/bin/bash\n{declared}\n"
         "trap '' USR2\n"
         'echo "attempt on GPUs $CUDA_VISIBLE_DEVICES of $SLURMD_NODENAME"\n'
-        f"exec {sys.executable} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
+        f"exec {SMALL_TORCH} {ROOT}/examples/train_digits.py --model {MODEL} --batch 8 "
         f"--samples {SAMPLES} --checkpoint {site.folder}/{name}.pt "
-        f"--data {site.folder.parent}/digits.npy\n"
+        f"--data {digits_file(site.folder)}\n"
     )
 
 

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from pauses import pauses
+
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.journal.store import Store
@@ -24,6 +26,8 @@ from slurm_hadar.slurm.cluster import open_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 HBATCH = str(Path(sys.executable).parent / "hbatch")
+SMALL_TORCH = f"{sys.executable} {ROOT}/benchmarks/small_torch.py"
+"""Runs the training that follows, with less of an import of PyTorch."""
 MODEL = "paced"
 SPEEDS = {"v100": 160.0, "p100": 80.0, "k80": 40.0}
 """Samples/s of the paced model on one GPU, but for the sandbox's own deviation of up to 25%."""
@@ -53,6 +57,13 @@ def start_sandbox(make_sandbox, folder, settings, layout=THREE, **options):
         **{"cred_expire_s": 90, **options},
     )
     return Trainings(box, folder)
+
+
+def digits_file(folder):
+    """Where the tests of all of pytest's processes keep the digits; ``folder``: of one test. The
+    training that makes the file imports scikit-learn, for 1.6 s of CPU time."""
+    above = folder.parent
+    return (above.parent if above.name.startswith("popen-") else above) / "digits.npy"
 
 
 def consolidated(path):
@@ -125,9 +136,9 @@ class Trainings:
     def train(self, samples, declared, *words, name="a"):
         """Submit ``train_copies.py``; ``declared``: further keys of its declaration."""
         command = (
-            f"{sys.executable} {ROOT}/examples/train_copies.py --model {MODEL} --batch 8 "
+            f"{SMALL_TORCH} {ROOT}/examples/train_copies.py --model {MODEL} --batch 8 "
             f"--samples {samples} --round 1 --lr 0.02 --checkpoint {self.folder}/{name}.pt "
-            f"--lineage {self.folder}/{name}.json --data {self.folder.parent}/digits.npy"
+            f"--lineage {self.folder}/{name}.json --data {digits_file(self.folder)}"
         )
         script = (
             "#!/bin/bash\n"
@@ -153,12 +164,12 @@ class Trainings:
         return report
 
     def until(self, holds, seconds=100.0, ticks=True):
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, pauses()
         while not holds():
             assert time.monotonic() < end, self._seen()
             if ticks:
                 self.tick()
-            time.sleep(0.5)
+            time.sleep(next(pause))
 
     def _seen(self):
         """What there was when something did not come about: queue, nodes, the jobs' own output."""

@@ -181,19 +181,19 @@ def _steps(world: World, bounds: Bounds, index: int, process: Process) -> Iterat
 
 def _trains(world: World, bounds: Bounds, index: int, process: Process) -> Iterator[Step]:
     done = len(process.lineage)
-    at_save = {why: _save(process, why) for why in ("due", "asked", "term", "end")}
     if process.term:
-        yield "sees TERM and saves", put(world, index, at_save["term"])
+        yield "sees TERM and saves", put(world, index, _save(process, "term"))
     if done == bounds.work:
-        yield "has trained all and saves", put(world, index, at_save["end"])
+        yield "has trained all and saves", put(world, index, _save(process, "end"))
     else:
         trained = process._replace(lineage=(*process.lineage, index))
         yield "trains one unit", put(world, index, trained)
         if process.saved != done:
-            yield "saves because it is time", put(world, index, at_save["due"])
+            yield "saves because it is time", put(world, index, _save(process, "due"))
     nonce = _wish(world, bounds, index, process)
     if nonce:
-        yield "reads the wish to save", _obeyed(put(world, index, at_save["asked"]), index, nonce)
+        asked = put(world, index, _save(process, "asked"))
+        yield "reads the wish to save", _obeyed(asked, index, nonce)
     mine = Progress(index, process.ack)
     if world.progress != mine and world.controllers:
         yield "writes its progress file", world._replace(progress=mine)

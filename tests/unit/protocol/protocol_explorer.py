@@ -1,7 +1,8 @@
-"""Every world that the steps reach, breadth first, and what must hold in each."""
+"""Every world that the steps reach, and what must hold in each."""
 
 import gc
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -31,17 +32,18 @@ class Explored:
         return text
 
 
-def explore(bounds: Bounds) -> Explored:
-    """Visit every reachable world, or stop at the first that breaks a promise."""
+def explore(bounds: Bounds, *, deep: bool = False) -> Explored:
+    """Visit every reachable world, or stop at the first that breaks a promise. ``deep``: depth
+    first, which finds what is many steps away sooner, by a longer trace."""
     # Nothing here makes a cycle, and the collector would look through every world again and again.
     gc.disable()
     try:
-        return _explore(bounds)
+        return _explore(bounds, deep)
     finally:
         gc.enable()
 
 
-def _explore(bounds: Bounds) -> Explored:
+def _explore(bounds: Bounds, deep: bool) -> Explored:
     begin = perf_counter()
     start = first(bounds)
     worlds, number = [start], {start: 0}
@@ -57,8 +59,9 @@ def _explore(bounds: Bounds) -> Explored:
         seconds = perf_counter() - begin
         return Explored(len(worlds), steps, seconds, broken, trace[::-1])
 
-    place = 0
-    while place < len(worlds):
+    waiting = deque([0])
+    while waiting:
+        place = waiting.pop() if deep else waiting.popleft()
         world = worlds[place]
         broken = world.broken or promise_broken(world, bounds)
         if broken:
@@ -71,9 +74,9 @@ def _explore(bounds: Bounds) -> Explored:
                 worlds.append(after)
                 origin.append((place, label))
                 backward.append(array("l"))
+                waiting.append(at)
             if lives:
                 backward[at].append(place)
-        place += 1
     stuck = _stuck(worlds, backward)
     if stuck is not None:
         return found(stuck, "the job cannot complete without a controller from here")

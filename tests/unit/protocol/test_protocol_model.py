@@ -129,7 +129,7 @@ def test_controllers_that_are_distinguished_by_their_hosts_name_alone_act_beside
         taken_over_from=lambda beat, who, now: taken_over_from(beat, Who(who.host), now),
     )
     # One move is enough to find it.
-    found = explore(replace(STALL, left=Left(moves=1, stalls=1), parts=parts))
+    found = explore(replace(STALL, left=Left(moves=1, stalls=1), parts=parts), deep=True)
     assert found.broken == STALLED, str(found)
 
 

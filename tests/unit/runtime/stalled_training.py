@@ -35,7 +35,7 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 if KIND not in ("lightning", "huggingface"):
-    import no_compiler  # noqa: F401
+    import benchmarks.small_torch  # noqa: F401
 import torch  # noqa: E402
 
 torch.set_num_threads(1)

@@ -20,19 +20,20 @@ from slurm_hadar.sandbox.gpu_emulation import GpuEmulation
 
 N = 60
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
-HERE = str(Path(__file__).parent)
+SMALL_TORCH = str(Path(__file__).parents[3] / "benchmarks")
 
 PROGRAM = """
 import json, os, sys, time
-import no_compiler, torch
+import small_torch, torch
 from slurm_hadar.runtime import Copies
 
 path, samples, pause, options = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 torch.set_num_threads(1)
 rank = int(os.environ["PMI_RANK"])
-torch.manual_seed(rank)
-x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+torch.manual_seed(0)
+x = torch.randn(60, 4)
 y = x.sum(1, keepdim=True)
+torch.manual_seed(rank)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 run = Copies(model, optimizer, dataset_size=60, samples=samples, batch=4, path=path,
@@ -70,7 +71,7 @@ def start(folder: Path, ranks: int, samples: int, pause: float = 0.0, **options:
     words = [str(folder / "c.pt"), str(samples), str(pause), json.dumps(options)]
     return subprocess.Popen(
         [LAUNCHER, "-n", str(ranks), sys.executable, program, *words],
-        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": HERE},
+        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": SMALL_TORCH},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,11 +16,11 @@ from slurm_hadar.runtime.fixed_scale_tracker import _without
 
 N, BATCH, TASKS = 90, 28, 7
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
-HERE = str(Path(__file__).parent)
+SMALL_TORCH = str(Path(__file__).parents[3] / "benchmarks")
 
 PROGRAM = """
 import json, os, signal, sys, time
-import no_compiler, torch
+import small_torch, torch
 from slurm_hadar.runtime.fixed_scale import FixedScale
 
 path, samples, pause, options = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
@@ -29,8 +29,9 @@ die, leave = options.pop("die", -1), options.pop("leave", 0)
 torch.set_num_threads(1)
 rank = int(os.environ["PMI_RANK"])
 torch.manual_seed(0)
-x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+x = torch.randn(90, 4)
 y = x.sum(1, keepdim=True)
+torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
@@ -69,7 +70,7 @@ def run(folder: Path, samples: int, ranks: int = 3, pause: float = 0.0, **option
     words = [str(folder / "c.pt"), str(samples), str(pause), json.dumps(options)]
     done = subprocess.run(
         [LAUNCHER, "-n", str(ranks), sys.executable, program, *words],
-        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": HERE},
+        env={**kept, "HYDRA_IFACE": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": SMALL_TORCH},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

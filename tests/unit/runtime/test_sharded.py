@@ -43,7 +43,8 @@ def train():
         assert program.returncode == 0, errors
         return json.loads((folder / "codes.json").read_text())
 
-    with Forks(PROGRAM.stem) as forks:
+    # A process group imports PyTorch's compiler.
+    with Forks("torch._dynamo", PROGRAM.stem) as forks:
         yield trained
 
 

@@ -29,8 +29,8 @@ POINTS = ("open 1", "os.rename 1", "os.rename 2")
 
 @pytest.fixture(scope="module")
 def own_loops():
-    loops = ("training", "copies", "fixed_scale")
-    with Forks("no_compiler", "torch", *(f"slurm_hadar.runtime.{loop}" for loop in loops)) as forks:
+    loops = (f"slurm_hadar.runtime.{loop}" for loop in ("training", "copies", "fixed_scale"))
+    with Forks("benchmarks.small_torch", *loops) as forks:
         yield forks
 
 

@@ -65,6 +65,11 @@ class Tab:
             lambda message: self.faults.append(message.text) if message.type == "error" else None,
         )
 
+    def looks(self, look):
+        """From the next page on."""
+        self.page.emulate_media(color_scheme=LOOKS[look]["color_scheme"])
+        self.page.set_viewport_size(LOOKS[look]["viewport"])
+
     def __enter__(self):
         return self
 
@@ -78,46 +83,46 @@ class Tab:
 def test_each_view_shows_what_there_is_and_fits_the_screen(chromium, site, view):
     jobs, url = site
     kept = os.environ.get("HADAR_PAGE_SCREENSHOTS")
-    for look in LOOKS if jobs == 12 or kept else ("light", "dark-phone"):
-        _shows(chromium, url, jobs, view, look)
+    with Tab(chromium) as tab:
+        for look in LOOKS if jobs == 12 or kept else ("light", "dark-phone"):
+            tab.looks(look)
+            tab.page.goto(url + VIEWS[view])
+            _shows(tab.page, jobs, view, look)
 
 
-def _shows(chromium, url, jobs, view, look):
-    with Tab(chromium, look) as tab:
-        page = tab.page
-        page.goto(url + VIEWS[view])
-        titles = {"job": "Job 1002", "what-if": "What if"}
-        assert page.locator("h1").inner_text() == titles.get(view, view.title())
-        assert "Controller acts" in page.locator("#state").inner_text()
-        if view == "queue":
-            assert page.locator("#rows tr").count() == min(jobs, 100)
-            assert page.locator("#job-1000").get_by_text(HOSTILE[0]).is_visible()
-            assert page.locator("#pages").inner_text().startswith(f"{jobs:,} jobs")
-        if view == "nodes":
-            assert page.locator("#nodes > li").count() == (6 if jobs == 12 else 250)
-            assert page.locator("#node-v1 .gpu").count() == 4
-            assert "1000 ×2" in page.locator("#node-v1").inner_text()
-        if view == "timeline":
-            assert page.locator("#day svg a").count() >= 9
-            assert page.locator("#moves tbody tr").count() == 1
-        if view == "job":
-            assert "v100" in page.locator("#job-speed").inner_text()
-            assert "moved" in page.locator("#job-moves").inner_text()
-            assert "samples/s" in page.locator("#job-now").inner_text()
-        if view == "report":
-            # It comes by itself.
-            page.locator("#report").get_by_text(f"acct-{HOSTILE[0]}").first.wait_for()
-        if view == "what-if" and jobs == 12:
-            # It comes by itself when it is done: two simulations, one after the other.
-            page.get_by_text("12 of 12").nth(1).wait_for(timeout=2500 * LONGEST_S)
-            assert page.locator("#what-if tbody").first.locator("tr").count() == 2
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0
-        folder = os.environ.get("HADAR_PAGE_SCREENSHOTS")
-        if folder:
-            Path(folder).mkdir(exist_ok=True, parents=True)
-            page.screenshot(path=Path(folder) / f"{view}-{jobs}-{look}.png")
-        no_serious_violation(page)
+def _shows(page, jobs, view, look):
+    titles = {"job": "Job 1002", "what-if": "What if"}
+    assert page.locator("h1").inner_text() == titles.get(view, view.title())
+    assert "Controller acts" in page.locator("#state").inner_text()
+    if view == "queue":
+        assert page.locator("#rows tr").count() == min(jobs, 100)
+        assert page.locator("#job-1000").get_by_text(HOSTILE[0]).is_visible()
+        assert page.locator("#pages").inner_text().startswith(f"{jobs:,} jobs")
+    if view == "nodes":
+        assert page.locator("#nodes > li").count() == (6 if jobs == 12 else 250)
+        assert page.locator("#node-v1 .gpu").count() == 4
+        assert "1000 ×2" in page.locator("#node-v1").inner_text()
+    if view == "timeline":
+        assert page.locator("#day svg a").count() >= 9
+        assert page.locator("#moves tbody tr").count() == 1
+    if view == "job":
+        assert "v100" in page.locator("#job-speed").inner_text()
+        assert "moved" in page.locator("#job-moves").inner_text()
+        assert "samples/s" in page.locator("#job-now").inner_text()
+    if view == "report":
+        # It comes by itself.
+        page.locator("#report").get_by_text(f"acct-{HOSTILE[0]}").first.wait_for()
+    if view == "what-if" and jobs == 12:
+        # It comes by itself when it is done: two simulations, one after the other.
+        page.get_by_text("12 of 12").nth(1).wait_for(timeout=2500 * LONGEST_S)
+        assert page.locator("#what-if tbody").first.locator("tr").count() == 2
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+    folder = os.environ.get("HADAR_PAGE_SCREENSHOTS")
+    if folder:
+        Path(folder).mkdir(exist_ok=True, parents=True)
+        page.screenshot(path=Path(folder) / f"{view}-{jobs}-{look}.png")
+    no_serious_violation(page)
 
 
 def no_serious_violation(page):
