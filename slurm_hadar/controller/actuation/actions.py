@@ -7,6 +7,7 @@ from enum import Enum
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.destinations import left_nodes, preemption
+from slurm_hadar.controller.actuation.destinations.blocked_partitions import blocking_job
 from slurm_hadar.controller.actuation.destinations.crossing_moves import CrossingMoves
 from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
 from slurm_hadar.controller.observation import racks
@@ -117,8 +118,8 @@ def _claimed(
 
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
     next. So a job moves only to what no waiting job can use, alone or together with what all
-    moves of this tick leave, with CPUs and memory that are free beside it, and to no node that
-    another moved job leaves. ``guards.preempt`` lets it move to what other moved jobs leave as
+    moves of this tick leave, with CPUs and memory that are free beside it, to no node that
+    another moved job leaves, and to none that Slurm closes for a job ahead. ``guards.preempt`` lets it move to what other moved jobs leave as
     well.
     """
     if not moves:
@@ -161,6 +162,8 @@ def _claimed(
         later |= {name: joint[name] for name in place if name in joint}
         if _fits(place, there) and not any(name in joint for name in place):
             why = "" if config.guards.preempt else crossing.why_not(action.job, place)
+            if ahead := blocking_job(action.job, place, waiting, seen):
+                why = f"job {ahead} is ahead and waits for that partition: it would start elsewhere"
             if why:
                 found[action.job.id] = why
                 continue

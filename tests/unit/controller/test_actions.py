@@ -202,6 +202,39 @@ def test_a_job_moves_only_to_what_nobody_who_waits_can_use(managed):
     assert decide(seen([HERE, other], two), {"1": K2}).of(Kind.MOVE)
 
 
+ALONE = job("3", partitions=("v100",), request=TWO, priority=1500, reason="Resources")
+"""It waits for two GPUs of one V100 node, of which each has one that is free."""
+
+
+@pytest.mark.parametrize(
+    ("waits", "moves"),
+    [
+        (ALONE, False),
+        (replace(ALONE, declaration=None), False),
+        # What backfill expects later is tried, and fails, as well.
+        (replace(ALONE, start_s=NOW + 900), False),
+        # Behind it, or as far ahead and submitted later.
+        (replace(ALONE, priority=900), True),
+        (replace(ALONE, priority=1000, raw_id=3), True),
+        (replace(ALONE, priority=1000, raw_id=1), False),
+        (replace(ALONE, reason="Dependency"), True),
+        # It closes its own node only; the other one stays open.
+        (replace(ALONE, required_nodes=("v1",)), True),
+        (replace(ALONE, required_nodes=("v2",)), False),
+        (replace(ALONE, partitions=("p100",), request=GpuRequest(per_node={UNTYPED: 3})), True),
+        # Where all nodes are closed backfill starts the moved job, in the first of its partitions.
+        (replace(ALONE, partitions=("gpu",), request=GpuRequest(per_node={UNTYPED: 3})), True),
+    ],
+)
+def test_no_job_moves_to_a_partition_that_slurm_closes_for_a_job_ahead(waits, moves):
+    here = running("2", {"k1": {"k80": 1}})
+    found = nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2)
+    meant = decide(seen([here, waits], found), {"2": Placement({"v100": 1}, {"v2": {"v100": 1}})})
+    assert bool(meant.of(Kind.MOVE)) is moves
+    if not moves:
+        assert "job 3 is ahead and waits for that partition" in meant.deferred["2"]
+
+
 def test_a_job_that_waits_takes_what_its_list_names_first():
     found = nodes(v1=2, v2=2, p1=1, p2=2, k1=2, k2=1)
     for first, rest in (("k80", "p100"), ("p100", "k80")):
