@@ -118,9 +118,9 @@ def _claimed(
 
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
     next. So a job moves only to what no waiting job can use, alone or together with what all
-    moves of this tick leave, with CPUs and memory that are free beside it, to no node that
-    another moved job leaves, and to none that Slurm closes for a job ahead. ``guards.preempt`` lets it move to what other moved jobs leave as
-    well.
+    moves of this tick leave, with CPUs and memory that are free beside it, to no node that another
+    moved job leaves, and to none that Slurm closes for a job ahead. ``guards.preempt`` lets it move
+    to what other moved jobs leave as well.
     """
     if not moves:
         return {}
