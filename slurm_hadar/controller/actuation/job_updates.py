@@ -13,7 +13,11 @@ from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
-from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, cpus_per_copy
+from slurm_hadar.controller.snapshot.resource_request import (
+    ResourceRequest,
+    accepts,
+    cpus_per_copy,
+)
 from slurm_hadar.domain.job import UNTYPED, Job
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement
@@ -190,13 +194,15 @@ def _wish(
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     wish: Fields = {}
-    by_list = len(kinds) == 1 and bool(types_of(open_to_it, seen))
+    types = types_of(open_to_it, seen) if len(kinds) == 1 else {}
+    accepted = {n: kind for n, kind in types.items() if accepts(job, want, kind, config)}
+    by_list = bool(accepted)
     if len(kinds) == 1 and not typed and not by_list:
         feature = config.gpu_types[kinds[0]].feature if kinds[0] in config.gpu_types else kinds[0]
         wish["Features"] = with_feature(want.constraint, feature)
     elif len(kinds) > 1 or by_list:
         wish["Features"] = want.constraint
-    wish["Partition"] = ",".join(_partitions(want, placement, open_to_it, seen))
+    wish["Partition"] = ",".join(_partitions(want, kinds[0], accepted))
     number = placement.gpu_count // placement.copies
     if want.form == "node" and want.nodes == 1 and not (typed or want.whole):
         wish["TresPerNode"] = f"gpu:{number}"
@@ -251,15 +257,10 @@ def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
     return found
 
 
-def _partitions(
-    want: ResourceRequest, placement: Placement, open_to_it: Sequence[Partition], seen: Observed
-) -> tuple[str, ...]:
-    """The owner's partitions; where they are one per GPU type the place's own comes first."""
-    types = types_of(open_to_it, seen)
-    if not types or len(placement.gpus) != 1:
-        return want.partitions
-    (kind,) = placement.gpus
-    return tuple(sorted(types, key=lambda name: types[name] != kind))
+def _partitions(want: ResourceRequest, kind: str, types: Mapping[str, str]) -> tuple[str, ...]:
+    """The owner's partitions; where they are one per GPU type those of ``types``, which the owner
+    accepts, the one of the placement's ``kind`` first."""
+    return tuple(sorted(types, key=lambda name: types[name] != kind)) or want.partitions
 
 
 def _gpus(gpus: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     by_type,
     profile_key,
 )
-from slurm_hadar.controller.snapshot.scheduling_input import accepts
+from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.view import FloatArray
@@ -72,7 +72,7 @@ def _why_not_used(
     row, kind = view.jobs.rows[target.job.id], view.types[cell[0]]
     if target.request.types and kind not in target.request.types:
         return "its owner excludes this type"
-    if not accepts(target, kind, where.config):
+    if not accepts(target.job, target.request, kind, where.config):
         return f"it has less memory than gpu_mem={declared.gpu_mem / 1024:g}G"
     open_ = view.jobs.groups[row][view.nodes.group]
     most = max(

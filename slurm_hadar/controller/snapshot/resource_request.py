@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.snapshot.constraints import readable
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.declaration_values import MOST_COUNTS, CountList
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.profiles.specs import lookup
 from slurm_hadar.slurm.tres import parse_gpus
 
 
@@ -119,6 +121,13 @@ def resource_request(
     )
 
 
+def accepts(job: Job, want: ResourceRequest, kind: str, config: Config) -> bool:
+    """Whether the owner accepts a GPU type, by its name and its memory."""
+    least = (job.declaration or Declaration()).gpu_mem / 1024
+    by_name = not want.types or kind in want.types
+    return by_name and (not least or _memory_gb(kind, config) >= least)
+
+
 def cpus_asked(job: Job) -> int:
     """CPUs that the job needs; of one with whole nodes Slurm shows all that these have while it
     runs."""
@@ -200,3 +209,10 @@ def _counts(span: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(range(least, most + 1))
     powers = [1 << bit for bit in range(20) if least < 1 << bit < most]
     return (least, *powers[-(MOST_COUNTS - 2) :], most)
+
+
+def _memory_gb(kind: str, config: Config) -> float:
+    """The site's word, else the data sheet's; 0 where nobody knows."""
+    said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
+    known = lookup(kind)
+    return said or (known.memory_gb if known else 0.0)

@@ -28,6 +28,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
 )
 from slurm_hadar.controller.snapshot.groups import Groups
 from slurm_hadar.controller.snapshot.resource_request import (
+    accepts,
     cpus_asked,
     cpus_per_copy,
     memory_asked_mb,
@@ -35,7 +36,6 @@ from slurm_hadar.controller.snapshot.resource_request import (
 from slurm_hadar.controller.snapshot.sources import JobRates, Sources
 from slurm_hadar.controller.snapshot.whole_nodes import need_of
 from slurm_hadar.controller.snapshot.work import JobWork, work_of
-from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import Prospects
 from slurm_hadar.domain.view import (
@@ -46,7 +46,6 @@ from slurm_hadar.domain.view import (
     JobArrays,
     NodeArrays,
 )
-from slurm_hadar.profiles.specs import lookup
 
 _SLOWEST = 1e-3
 """samples/s assumed where a job runs although no rate is known to be possible."""
@@ -281,20 +280,14 @@ def _offered(
     """(J, R, C) what the owner accepts: types, memory per GPU, counts."""
     allowed = np.zeros((len(targets), len(kinds), len(counts)), dtype=bool)
     for row, target in enumerate(targets):
-        by_type = np.array([accepts(target, kind, config) for kind in kinds], bool)
-        by_count = np.array([number in target.request.counts for number in counts], bool)
+        job, want = target.job, target.request
+        by_type = np.array([accepts(job, want, kind, config) for kind in kinds], bool)
+        by_count = np.array([number in want.counts for number in counts], bool)
         allowed[row] = by_type[:, None] & by_count[None, :]
         if target.request.whole:
             has = [target.request.by_type.get(kind, ()) for kind in kinds]
             allowed[row] &= np.array([[number in some for number in counts] for some in has], bool)
     return allowed
-
-
-def accepts(target: SchedulableJob, kind: str, config: Config) -> bool:
-    """Whether the owner accepts a GPU type, by its name and its memory."""
-    want, least = target.request, (target.job.declaration or Declaration()).gpu_mem / 1024
-    by_name = not want.types or kind in want.types
-    return by_name and (not least or _memory_gb(kind, config) >= least)
 
 
 def _keep_possible(
@@ -313,13 +306,6 @@ def _keep_possible(
                 if kind in kinds and number in counts:
                     cell = (row, kinds.index(kind), counts.index(number))
                     rate[cell] = max(rate[cell], table[cell], _SLOWEST)
-
-
-def _memory_gb(kind: str, config: Config) -> float:
-    """The site's word, else the data sheet's; 0 where nobody knows."""
-    said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
-    known = lookup(kind)
-    return said or (known.memory_gb if known else 0.0)
 
 
 def _done_again_s(job: Job, seen: Observed) -> float:

@@ -151,6 +151,24 @@ def test_with_a_partition_per_type_the_places_own_comes_first_and_no_feature_is_
     assert job_updates.undo_fields(then, decode(then.admin_comment)) == {"Partition": "gpu"}
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"types": ("v100", "k80")}, "v100,k80"),
+        ({"types": ("any",), "gpu_mem": 14 * 1024}, "v100,p100"),
+        ({"types": ("v100",)}, "v100"),
+    ],
+)
+def test_a_moved_job_names_no_partition_of_a_type_that_its_owner_does_not_accept(
+    declared, expected
+):
+    """Where its place is gone Slurm starts it in another partition of the list."""
+    asked = replace(ANY, partitions=("gpu",), **declared)
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=asked)
+    action = only(decide(seen([here]), {"1": {"v100": 1}}, GROUPED), Kind.MOVE)
+    assert action.fields == {"Partition": expected}
+
+
 def test_a_list_of_the_owners_own_is_put_in_order():
     assert updated(job(partitions=("v100", "k80")), {"k80": 1})[0] == {"Partition": "k80,v100"}
     assert updated(job(partitions=("v100", "k80")), {"v100": 1})[0] == {}

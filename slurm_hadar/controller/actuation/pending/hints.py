@@ -30,7 +30,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT, EmptyNodes
-from slurm_hadar.controller.snapshot.scheduling_input import accepts
+from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import expected_waits
 from slurm_hadar.domain.job import Job, JobState
@@ -155,7 +155,8 @@ def _taken_back(
         )
         fields["Partition"] = ",".join(names)
         target = known.snapshot.schedulable[id_]
-        kinds = [kind for kind in config.gpu_types if accepts(target, kind, config)]
+        want = target.request
+        kinds = [kind for kind in config.gpu_types if accepts(job, want, kind, config)]
         no_features = not (job.features or target.request.constraint or "Features" in fields)
         if no_features and len(kinds) < len(config.gpu_types):
             fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)

@@ -12,7 +12,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
-from slurm_hadar.controller.snapshot.scheduling_input import accepts
+from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import far_slower, run_times
 from slurm_hadar.domain.job import Job, JobState
@@ -127,7 +127,7 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     possible = {name: rate for name, rate in rates.items() if rate > 0}
     if possible and not fit & possible.keys():
         # What is left out by estimates only, such as a time limit that would be too short.
-        possible = {name: rates[name] for name in rates if accepts(target, types[name], config)}
+        possible = {n: rates[n] for n in rates if accepts(job, want, types[n], config)}
     slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit})
     possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
