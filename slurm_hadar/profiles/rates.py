@@ -310,7 +310,7 @@ def _corrected(
     measured = None if spread else by.measured(kind, gpus, batch)
     if measured is not None:
         return ExpectedRate(measured, True, "")
-    return ExpectedRate(cell.rate * by.factor(kind, gpus), cell.known, "")
+    return ExpectedRate(cell.rate * by.factor(kind, gpus, batch), cell.known, "")
 
 
 def _measured_words(

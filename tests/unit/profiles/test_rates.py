@@ -99,6 +99,15 @@ def test_other_batches_are_corrected_too() -> None:
     np.testing.assert_allclose(rates.rates("lm", 80, TYPES, (1,))[0], before * 1.2)
 
 
+def test_a_ratio_of_the_same_batch_comes_before_those_of_others() -> None:
+    rates = Rates()
+    at_2048, _ = rates.rates("recommendation", 2048, TYPES[:3], (1,))
+    rates.record(RateSample("recommendation", "p100", 1, 64, 39_995.0, 60, uid=3))
+    rates.record(RateSample("recommendation", "k80", 1, 2048, at_2048[2, 0] * 1.1, 60, uid=3))
+    mine, _ = rates.rates("recommendation", 2048, TYPES[:3], (1,), uid=3)
+    np.testing.assert_allclose(mine, at_2048 * 1.1)
+
+
 def test_without_a_batch_any_measured_batch_serves() -> None:
     rates = Rates()
     rates.record(RateSample("own", "v100", 1, 64, 100.0, 30))
