@@ -18,6 +18,9 @@ types."""
 Expected = Callable[[str, int, int | None], float]
 """(GPU type, GPUs, global batch or None) -> samples/s."""
 
+_Ratios = Mapping[str, Mapping[int, float]]
+"""GPU type -> GPUs -> logarithm of measured / expected."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
@@ -55,19 +58,12 @@ class Correction:
             pair = _Pair(ratio, rate, sum(row.weight_s for row in rows))
             self._exact[kind, gpus, batch] = pair
         sure = [place for place in grounds if self._exact[place].weight >= SURE_S]
-        by_count: dict[str, dict[int, list[_Pair]]] = {}
-        for kind, gpus, batch in sure or grounds:
-            pair = self._exact[kind, gpus, batch]
-            by_count.setdefault(kind, {}).setdefault(gpus, []).append(pair)
-        ratios = {
-            kind: {gpus: _mean(pair.ratio for pair in pairs) for gpus, pairs in row.items()}
-            for kind, row in by_count.items()
-        }
-        self._overall = _mean(_mean(row.values()) for row in ratios.values())
-        self._ratios = ratios if sure else {}
+        self._sure = bool(sure)
+        self._grounds = dict.fromkeys(sure or grounds)
+        self._by_batch: dict[int | None, tuple[_Ratios, float]] = {}
         self._short = grounds.keys() - set(sure) if len(grounds) > 1 else set()
         for place in self._short:
-            ratio = math.log(self.factor(place[0], place[1]))
+            ratio = math.log(self.factor(*place))
             rate = grounds[place] * math.exp(ratio)
             self._exact[place] = replace(self._exact[place], ratio=ratio, rate=rate)
 
@@ -99,16 +95,31 @@ class Correction:
         weight = sum(pair.weight for pair in pairs)
         return sum(pair.rate * pair.weight for pair in pairs) / weight if pairs else None
 
-    def factor(self, gpu_type: str, gpus: int) -> float:
+    def factor(self, gpu_type: str, gpus: int, batch: int | None) -> float:
         """By what to multiply an expected rate that was not measured.
 
-        On a type that was measured with other numbers of GPUs: the ratio between the neighbours
-        (on logarithms), else the geometric mean over the types that were measured.
+        What was measured at that batch, else at any. On a type that was measured with other numbers
+        of GPUs: the ratio between the neighbours (on logarithms), else the geometric mean over the
+        types that were measured.
         """
-        ratios = self._ratios.get(gpu_type)
-        if not ratios:
-            return math.exp(self._overall)
-        return math.exp(_interpolated(ratios, gpus))
+        if batch not in self._by_batch:
+            self._by_batch[batch] = self._ratios(batch)
+        by_type, overall = self._by_batch[batch]
+        ratios = by_type.get(gpu_type) if self._sure else None
+        return math.exp(_interpolated(ratios, gpus) if ratios else overall)
+
+    def _ratios(self, batch: int | None) -> tuple[_Ratios, float]:
+        """By type and GPUs, and the mean over the types."""
+        places = [place for place in self._grounds if batch is None or place[2] == batch]
+        by_count: dict[str, dict[int, list[_Pair]]] = {}
+        for place in places or self._grounds:
+            kind, gpus, _ = place
+            by_count.setdefault(kind, {}).setdefault(gpus, []).append(self._exact[place])
+        ratios = {
+            kind: {gpus: _mean(pair.ratio for pair in pairs) for gpus, pairs in row.items()}
+            for kind, row in by_count.items()
+        }
+        return ratios, _mean(_mean(row.values()) for row in ratios.values())
 
     def __bool__(self) -> bool:
         return bool(self._exact)

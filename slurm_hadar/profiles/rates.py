@@ -38,7 +38,26 @@ class _Asked:
     alone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """``declared``: a global batch; ``per_gpu``: what its user's trainings report, where none is
+    declared, 0: nothing, so that a table's middle batch counts."""
+
+    declared: int | None
+    per_gpu: float = 0.0
+
+    def on(self, gpus: int) -> int | None:
+        """The global batch on this many GPUs; None: a table's middle one."""
+        if self.declared is None and self.per_gpu > 0:
+            return max(1, round(self.per_gpu * gpus))
+        return self.declared
+
+
+_EXACT = _Batch(0)
+"""In place of a batch: each measurement is set against what is expected of its own batch."""
 _Place = tuple[int | None, str, int | None, _Asked]
+_Corrected = tuple[str, int | None, bool, _Batch]
+"""Model, user, without what others measured, and the batch that is expected."""
 
 
 class Rates:
@@ -65,7 +84,7 @@ class Rates:
         self._estimator = estimator or Estimator(table or shipped())
         self.store = store or MeasuredStore()
         self._blocks: Recent[_Place, tuple[FloatArray, BoolArray]] = Recent(_MOST_CACHED)
-        self._corrections: Recent[tuple[str, int | None, bool], Correction] = Recent(_MOST_CACHED)
+        self._corrections: Recent[_Corrected, Correction] = Recent(_MOST_CACHED)
         self._users: Recent[str, frozenset[int]] = Recent(_MOST_CACHED)
 
     def rates(
@@ -171,18 +190,20 @@ class Rates:
         """Where a rate comes from, as text for a person."""
         key = model_key(model)
         user = self._user(key, uid)
+        size = self._batch(key, user, batch)
+        expected = size.on(gpus)
         for whom in dict.fromkeys((user, None)):
-            correction = self._correction(key, whom, False)
+            correction = self._correction(key, whom, False, size)
             if not spread and correction.measured(gpu_type, gpus, batch) is not None:
                 if short_s := correction.short_s(gpu_type, gpus, batch):
-                    words = self._estimator.cell(key, gpu_type, gpus, batch).how
+                    words = self._estimator.cell(key, gpu_type, gpus, expected).how
                     return f"{words}, measured for {short_s:.0f} s only"
                 own = whom == uid
                 return _measured_words(
                     correction, gpu_type, gpus, batch, "" if own else " by other users"
                 )
-        words = self._estimator.cell(key, gpu_type, gpus, batch, spread).how
-        corrected = self._correction(key, None, False)
+        words = self._estimator.cell(key, gpu_type, gpus, expected, spread).how
+        corrected = self._correction(key, None, False, size)
         return f"{words}, corrected by what was measured" if corrected else words
 
     def _block(
@@ -198,8 +219,9 @@ class Rates:
         place = (user, key, batch, asked)
         block = self._blocks.get(place)
         if block is None:
+            size = self._batch(key, user, batch)
             cells = [
-                [self._cell(user, key, (kind, n, batch), asked.spread, asked.alone) for n in counts]
+                [self._cell(user, key, (kind, n, size), asked.spread, asked.alone) for n in counts]
                 for kind in types
             ]
             shape = (len(types), len(counts))
@@ -213,17 +235,31 @@ class Rates:
         self,
         user: int | None,
         model: str,
-        pair: tuple[str, int, int | None],
+        pair: tuple[str, int, _Batch],
         spread: bool,
         alone: bool,
     ) -> ExpectedRate:
         """``pair``: type, GPUs, batch; ``alone``: without what others measured."""
-        cell = self._estimator.cell(model, *pair, spread)
+        kind, gpus, size = pair
+        cell = self._estimator.cell(model, kind, gpus, size.on(gpus), spread)
         whose = (user,) if user in (None, _OTHERS) else (_OTHERS, user)
         for whom in whose:
             if not (alone and whom in (None, _OTHERS)):
-                cell = _corrected(cell, self._correction(model, whom, alone), *pair, spread)
+                by = self._correction(model, whom, alone, size)
+                cell = _corrected(cell, by, kind, gpus, size.declared, spread)
         return cell
+
+    def _batch(self, model: str, user: int | None, declared: int | None) -> _Batch:
+        """Without a declared one: what most of the user's own measured time had. A batch that
+        others report, which may be any number, is not taken for the user's."""
+        if declared is not None or user in (None, _OTHERS):
+            return _Batch(declared)
+        seconds: dict[float, float] = {}
+        for found in self.store.of(model):
+            if found.uid == user:
+                size = found.batch / found.gpus
+                seconds[size] = seconds.get(size, 0.0) + found.weight_s
+        return _Batch(None, max(seconds, key=lambda size: seconds[size], default=0.0))
 
     def _user(self, model: str, uid: int | None) -> int | None:
         """The user where he measured this model himself, else :data:`_OTHERS`; None for nobody."""
@@ -235,25 +271,33 @@ class Rates:
             self._users.put(model, users)
         return uid if uid in users else _OTHERS
 
-    def _correction(self, model: str, user: int | None, alone: bool) -> Correction:
-        """By all users against what is expected, or by one user against that."""
-        correction = self._corrections.get((model, user, alone))
+    def _correction(self, model: str, user: int | None, alone: bool, size: _Batch) -> Correction:
+        """By all users against what is expected, or by one user against that. Where no batch is
+        declared, whatever was measured is set against the batch that is expected of other types,
+        so that a table which errs in that batch errs on both sides."""
+        size = size if size.declared is None else _EXACT
+        place = (model, user, alone, size)
+        correction = self._corrections.get(place)
         if correction is None:
             everybody = user is None or user == _OTHERS
             rows = [found for found in self.store.of(model) if everybody or found.uid == user]
             careful = user == _OTHERS and self._estimator.anchored(model)
             correction = Correction(
-                rows, self._expected(model, user, alone), OTHERS_MOST if careful else math.inf
+                rows, self._expected(place), OTHERS_MOST if careful else math.inf
             )
-            self._corrections.put((model, user, alone), correction)
+            self._corrections.put(place, correction)
         return correction
 
-    def _expected(self, model: str, user: int | None, alone: bool) -> Expected:
+    def _expected(self, place: _Corrected) -> Expected:
+        model, user, alone, size = place
+
         def of_all(kind: str, gpus: int, batch: int | None) -> float:
-            return self._estimator.cell(model, kind, gpus, batch).rate
+            asked = _Batch(batch) if size is _EXACT else size
+            return self._estimator.cell(model, kind, gpus, asked.on(gpus)).rate
 
         def of_user(kind: str, gpus: int, batch: int | None) -> float:
-            return self._cell(_OTHERS, model, (kind, gpus, batch), False, alone).rate
+            asked = _Batch(batch) if size is _EXACT else size
+            return self._cell(_OTHERS, model, (kind, gpus, asked), False, alone).rate
 
         return of_all if user in (None, _OTHERS) else of_user
 
@@ -266,7 +310,7 @@ def _corrected(
     measured = None if spread else by.measured(kind, gpus, batch)
     if measured is not None:
         return ExpectedRate(measured, True, "")
-    return ExpectedRate(cell.rate * by.factor(kind, gpus), cell.known, "")
+    return ExpectedRate(cell.rate * by.factor(kind, gpus, batch), cell.known, "")
 
 
 def _measured_words(

@@ -6,12 +6,14 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hand_made import CONFIG, NOW, job, running, seen
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.sources import job_rates
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
@@ -82,6 +84,21 @@ def test_jobs_that_slurm_shows_no_more_are_forgotten():
     for number in range(100):
         speeds.learn(look(reporting_job(str(number))))
     assert state.execute("SELECT COUNT(*) FROM last_report").fetchall() == [(1,)]
+
+
+def test_a_report_of_an_undeclared_batch_promises_nothing_of_other_types():
+    """A job went from k80 to p100 and on to v100, three times as slow, and back: what was measured
+    at its batch was set against the table at that batch, and multiplied the table at another."""
+    declared = Declaration(types=("any",), model="recommendation", samples=9_000_000)
+    rates = Rates()
+    speeds = SpeedLearner(rates)
+    for when, (kind, rate) in enumerate((("k80", 23_800.0), ("p100", 39_995.0))):
+        mine = running("1", {"v1": {kind: 1}}, declaration=declared)
+        said = replace(reporting_job("1", NOW + 60 * when), rate=rate, batch=64, gpus=1)
+        speeds.learn(seen([mine], progress={"1": said}))
+    found = job_rates(rates, [mine], ("k80", "p100", "v100"), (1,))
+    np.testing.assert_allclose(found.table[0, :2, 0], [23_800, 39_995])
+    assert 10_000 < found.table[0, 2, 0] < 23_800
 
 
 def harmless(rates, *jobs):

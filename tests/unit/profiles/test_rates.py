@@ -1,3 +1,4 @@
+import math
 import sqlite3
 import time
 from pathlib import Path
@@ -98,6 +99,15 @@ def test_other_batches_are_corrected_too() -> None:
     np.testing.assert_allclose(rates.rates("lm", 80, TYPES, (1,))[0], before * 1.2)
 
 
+def test_a_ratio_of_the_same_batch_comes_before_those_of_others() -> None:
+    rates = Rates()
+    at_2048, _ = rates.rates("recommendation", 2048, TYPES[:3], (1,))
+    rates.record(RateSample("recommendation", "p100", 1, 64, 39_995.0, 60, uid=3))
+    rates.record(RateSample("recommendation", "k80", 1, 2048, at_2048[2, 0] * 1.1, 60, uid=3))
+    mine, _ = rates.rates("recommendation", 2048, TYPES[:3], (1,), uid=3)
+    np.testing.assert_allclose(mine, at_2048 * 1.1)
+
+
 def test_without_a_batch_any_measured_batch_serves() -> None:
     rates = Rates()
     rates.record(RateSample("own", "v100", 1, 64, 100.0, 30))
@@ -105,6 +115,53 @@ def test_without_a_batch_any_measured_batch_serves() -> None:
     rate, known = rates.rates("own", None, ("v100",), (1,))
     assert rate[0, 0] == pytest.approx(175) and known[0, 0]
     assert rates.source("own", "v100", 1, None) == "measured (2 runs, 120 s)"
+
+
+def test_without_a_batch_a_reported_one_is_set_against_the_tables_row_of_that_batch() -> None:
+    """A training that reports batch 64, below the table's least, was 12 times as fast as the table
+    carried on to 64: of types not measured the table's middle batch counted 12 times."""
+    rates = Rates()
+    at_64, _ = rates.rates("recommendation", 64, TYPES[:3], (1,))
+    usual, _ = rates.rates("recommendation", None, TYPES[:3], (1,))
+    rates.record(RateSample("recommendation", "k80", 1, 64, 23_800.0, 60, uid=3))
+    mine, _ = rates.rates("recommendation", None, TYPES[:3], (1,), uid=3)
+    np.testing.assert_allclose(mine, at_64 * 23_800 / at_64[2, 0])
+    rates.record(RateSample("recommendation", "p100", 1, 64, 39_995.0, 60, uid=3))
+    mine, known = rates.rates("recommendation", None, TYPES[:3], (1,), uid=3)
+    assert mine[0, 0] == pytest.approx(19_000, rel=0.1) and known[:, 0].tolist() == [
+        False,
+        True,
+        True,
+    ]
+    assert rates.source("recommendation", "v100", 1, None, uid=3) == (
+        "estimated beyond the table (Gavel), corrected by what was measured"
+    )
+    # A stranger's batch is none of another user's: there the table's middle batch stays.
+    theirs, _ = rates.rates("recommendation", None, TYPES[:3], (1,), uid=7)
+    np.testing.assert_allclose(theirs[1:, 0], [39_995, 23_800])
+    factor = math.sqrt(theirs[1, 0] / usual[1, 0] * theirs[2, 0] / usual[2, 0])
+    assert theirs[0, 0] == pytest.approx(usual[0, 0] * factor)
+
+
+def test_without_a_batch_the_reported_one_grows_with_the_gpus() -> None:
+    rates = Rates()
+    of_16, _ = rates.rates("resnet18", 16, TYPES, (1,))
+    of_64, _ = rates.rates("resnet18", 64, TYPES, (4,))
+    rates.record(RateSample("resnet18", "k80", 1, 16, of_16[2, 0] * 3, 60, uid=3))
+    mine, _ = rates.rates("resnet18", None, TYPES, (1, 4), uid=3)
+    np.testing.assert_allclose(mine, np.hstack([of_16, of_64]) * 3)
+
+
+@pytest.mark.parametrize("batch", [1, 64, 10**6])
+def test_a_strangers_batch_changes_no_order_of_types(batch: int) -> None:
+    rates = Rates()
+    rates.record(RateSample("recommendation", "k80", 1, batch, 23_800.0, 60, uid=3))
+    theirs, _ = rates.rates("recommendation", None, TYPES[:3], (1,), uid=7)
+    assert theirs[1, 0] > theirs[2, 0] > theirs[0, 0] > 15_000
+    # Nor for a user who measured another batch.
+    rates.record(RateSample("recommendation", "k80", 1, 2048, 21_384.0, 60, uid=7))
+    theirs, _ = rates.rates("recommendation", None, TYPES[:3], (1,), uid=7)
+    np.testing.assert_allclose(theirs[:, 0], [15_298, 33_990, 21_384], rtol=0.05)
 
 
 def test_an_unknown_model_becomes_real_by_one_measurement() -> None:
