@@ -140,11 +140,12 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
     site = load_to_ask(config)
     cluster = cluster_of(site)
     changes, changed, doubts = [], {}, list[str]()
+    of_types = bool({"types", "gpu_mem", "gpu-mem"} & {word.partition("=")[0] for word in words})
     for found in _find(cluster, job):
         declared = declaration.parse(words, f"job {job}", found.declaration)
         fields: dict[str, str] = {}
         before = found.declaration
-        if before and (before.types, before.gpu_mem) != (declared.types, declared.gpu_mem):
+        if before and of_types:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)
