@@ -7,11 +7,11 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
-from slurm_hadar.controller.lock import process_name, say_stopped
+from slurm_hadar.controller.lock import process_name, say_stopped, stop_file_exists
 from slurm_hadar.controller.observation.accounting_limits import ForbiddenIdentity, refuse_root
 from slurm_hadar.controller.presentation import event_log, tick_text
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
@@ -201,11 +201,20 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         return
     with reader_of(site) as controller:
         report = controller.plan()
+    _print_plan(site, tick_text.summary(report), tick_text.format_plan(report), as_json)
+
+
+def _print_plan(site: Config, summary: dict[str, Any], lines: list[str], as_json: bool) -> None:
+    """``summary`` and ``lines``: the plan as data and as text."""
+    stopped = []
+    with suppress(OSError):
+        if stop_file_exists(site):
+            stopped.append(f"{site.guards.stop_file} exists: nothing is sent until it is removed")
     if as_json:
-        print_json("plan", tick_text.summary(report))
+        print_json("plan", summary | {"messages": [*stopped, *summary.get("messages", ())]})
         return
-    for line in tick_text.format_plan(report):
-        typer.echo(line)
+    for line in [*stopped, *lines]:
+        typer.echo(formats.plain(line))
 
 
 def _plan_of_own(site: Config, as_json: bool) -> None:
@@ -215,13 +224,9 @@ def _plan_of_own(site: Config, as_json: bool) -> None:
             "no controller answers on this host, and only the controller's user can plan by "
             "themselves; hadar explain JOB shows what was decided on a job of yours"
         )
-    if as_json:
-        print_json("plan", found.summary)
-        return
     ago = formats.duration(max(0.0, time.time() - found.told_s))
-    typer.echo(f"The plan of the last tick, {ago} ago:")
-    for line in found.lines:
-        typer.echo(formats.plain(line))
+    lines = [f"The plan of the last tick, {ago} ago:", *found.lines]
+    _print_plan(site, found.summary, lines, as_json)
 
 
 def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:

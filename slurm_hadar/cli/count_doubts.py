@@ -115,6 +115,7 @@ def _of_whole_nodes(
 
 def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
     """The same of a job as it declares now. ``want``: its request, or why it is not steered."""
+    from slurm_hadar.controller.snapshot.resource_request import may_have
     from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes, gpus_of
 
     declared = job.declaration
@@ -137,16 +138,31 @@ def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
         why = "the request counts GPUs by task"
     elif not declared.checkpoint and (several or want.count != span[0]):
         why = f"only a move changes the {want.count} of the request, and it declares no checkpoint"
+    elif declared.pin and not may_have(declared, want.count, asked=True):
+        why = f"only a move changes the {want.count} of the request, and it is pinned"
     elif want.most_nodes > 1:
-        why = ""
+        return _until_a_move(job, want)
     else:
         there = (seen.partitions[name].nodes for name in want.partitions if name in seen.partitions)
         members = [seen.nodes[name] for names in there for name in names if name in seen.nodes]
         fit = [node for node in members if not want.types or {*want.types} & {*node.gpus}]
         sizes = {gpus_of(node) for node in fit}
         why = _of_sizes(span, 1, False, sizes)
-        return _no_effect(declared, why) or _out_of_reach(declared, sizes)
+        found = _no_effect(declared, why) or _out_of_reach(declared, sizes)
+        return found or _until_a_move(job, want)
     return _no_effect(declared, why)
+
+
+def _until_a_move(job: Job, want: ResourceRequest) -> str:
+    from slurm_hadar.controller.snapshot.resource_request import may_have
+
+    count = job.gpu_count or want.count
+    if job.declaration is None or may_have(job.declaration, count, asked=True):
+        return ""
+    declared = job.declaration.assignments()["gpus"]
+    if job.gpu_count:
+        return f"it runs with {count} until a move gives it gpus={declared}"
+    return f"its request is for {count} and stays so until a move gives it gpus={declared}"
 
 
 def _no_effect(declaration: Declaration, why: str) -> str:

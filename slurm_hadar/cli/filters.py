@@ -1,6 +1,7 @@
 """Filters by users and accounts: an unknown name is one sentence, not an empty list."""
 
 import os
+import sys
 from collections.abc import Iterable
 
 from slurm_hadar import users
@@ -34,7 +35,7 @@ def require_users(names: Iterable[str]) -> None:
 
 def require_accounts(site: Config, names: Iterable[str]) -> None:
     """Raises HadarError for accounts that Slurm does not know. Where it has no database of accounts
-    a job's account may be any word."""
+    a job's account may be any word: then a line on stderr says that they are not checked."""
     wanted = list(names)
     if not wanted:
         return
@@ -42,6 +43,12 @@ def require_accounts(site: Config, names: Iterable[str]) -> None:
     try:
         unknown = accounting.unknown_accounts(commands, wanted)
     except SlurmError:
+        names_text = ", ".join(shown(name) for name in wanted)
+        print(
+            f"hadar: no job shown is of account {names_text}; whether Slurm has it is not known, "
+            "as sacctmgr shows no accounts",
+            file=sys.stderr,
+        )
         return
     if unknown:
         raise HadarError(

@@ -22,7 +22,7 @@ from slurm_hadar.cli.other_types import left_out, with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observed, opted_in
 from slurm_hadar.controller.retire import ordinary, requeue_text
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain import declaration
@@ -46,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Keep a job where it is: it is not moved any more."""
+    """Keep a managed job where it is: it is not moved any more."""
     declared = _change(job, config, ["pin=yes"])
     undo = f"hadar set {job} pin=no"
     words = f"job {job} stays where it is once it runs; undo with: {undo}"
@@ -85,7 +85,7 @@ def set_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the declaration of a job."""
+    """Change the declaration of a job; one that declared nothing becomes a managed job."""
     declared = _change(job, config, words)
     pairs = (assignment.partition("=") for assignment in words)
     typed = {key.replace("-", "_"): value for key, _, value in pairs}
@@ -140,11 +140,18 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
     site = load_to_ask(config)
     cluster = cluster_of(site)
     changes, changed, doubts = [], {}, list[str]()
+    of_types = bool({"types", "gpu_mem", "gpu-mem"} & {word.partition("=")[0] for word in words})
     for found in _find(cluster, job):
+        shown = opted_in(found, site, found.partitions).declaration
+        if words == ["pin=yes"] and (shown is None or shown.off):
+            raise HadarError(f"job {found.id} is not managed, so nothing moves it")
         declared = declaration.parse(words, f"job {job}", found.declaration)
+        if shown is None and not declared.off:
+            doubts.append(f"job {found.id}: it declared nothing before and is a managed job from "
+                          f"now on; undo with: hadar optout {found.id}")  # fmt: skip
         fields: dict[str, str] = {}
         before = found.declaration
-        if before and (before.types, before.gpu_mem) != (declared.types, declared.gpu_mem):
+        if before and of_types:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)

@@ -42,8 +42,11 @@ def with_other_types(
             declared = replace(declared, added=submitted)
     before_them, now = set(declared_list(before, config)), declared_list(declared, config)
     # As it was submitted; the controller's own list is as wide at most.
-    names = set(was["Partition"].split(",")) if "Partition" in was else set(job.partitions)
+    names = set(_list_of(job, steered))
     listed = bool(before_them) and names == before_them
+    # As ``hadar set`` wrote it, which the controller may not have seen yet.
+    group = group_types(config).get(",".join(declared.partitions), {})
+    listed |= before_them == {*job.partitions} and names <= {*group}
     # With types=any it may omit a type for its speed, which its owner names now.
     foreign = steered is not None and "Partition" in steered.foreign
     if ANY in before.types and ANY not in declared.types and not foreign:
@@ -63,7 +66,7 @@ def left_out(
     waits = job.state is JobState.PENDING
     if "Partition" in sent or not now:
         return ""
-    names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
+    names = _list_of(job, steered)
     if not waits and "Partition" not in was and names != list(declared.partitions):
         # Slurm shows the one in which it runs; the list is back once it is requeued.
         names = list(declared_list(job.declaration or Declaration(), config) or now)
@@ -76,6 +79,18 @@ def left_out(
     update = f"scontrol update JobId={job.id} Partition={','.join(now)}"
     cure = f"run: {update}" if waits else f"once it waits again run: {update}"
     return f"its list of partitions stays {','.join(names)}, without {' and '.join(kinds)}; {cure}"
+
+
+def _list_of(job: Job, steered: Steering | None) -> list[str]:
+    """The list of partitions that the job has but for the controller's order: as it was submitted,
+    or as its owner changed it since, which the controller may not have seen yet."""
+    if steered is None or "Partition" not in steered.was:
+        return list(job.partitions)
+    ours = [each["Partition"] for each in (steered.wrote, steered.unsure) if "Partition" in each]
+    waits = job.state is JobState.PENDING
+    if waits and ours and all({*job.partitions} != {*each.split(",")} for each in ours):
+        return list(job.partitions)
+    return steered.was["Partition"].split(",")
 
 
 def _added(declared: Declaration, site: WrapperSite) -> str | None:

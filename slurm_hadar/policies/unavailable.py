@@ -25,6 +25,13 @@ def unavailable(view: View, job: int) -> str:
     if not open_.any():
         return _none_open([view.types[kind] for kind in kinds], nodes.gpus[~may].sum(axis=0)[kinds])
     least = min(view.counts[count] for count in np.flatnonzero(able.any(axis=0)))
+    if (open_ >= least).any():
+        most = int(jobs.max_nodes[job])
+        nodes_text = "1 node" if most == 1 else f"{most} nodes"
+        return (
+            f"it needs {least} GPUs on at most {nodes_text}, and those that are free or held by "
+            "jobs that a plan can move are on more"
+        )
     there = " + ".join(
         f"{number} x {view.types[kind]}"
         for kind, number in zip(kinds, open_, strict=True)

@@ -1,13 +1,16 @@
 """``hadar check`` on the stop file and the sockets: whether those who need them reach them."""
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar.config import Config, uid_of
 from slurm_hadar.controller.checks.controller_user import ControllerUser, rights_of_user
 from slurm_hadar.controller.checks.finding import Finding
+from slurm_hadar.controller.lock import stop_file_exists
 from slurm_hadar.domain.errors import UsageError
 
 
@@ -55,6 +58,13 @@ def _stop_file(config: Config, user: ControllerUser) -> Iterator[Finding]:
             f"set guards.stop_file to a file in a folder that {user.name} may enter, such as "
             "/etc/slurm-hadar",
         )
+    with suppress(OSError):
+        if stop_file_exists(config):
+            yield Finding(
+                "warning",
+                f"guards.stop_file: {path} exists, so the controller changes nothing",
+                f"rm {shlex.quote(str(path))}, once it may go on",
+            )
 
 
 def _socket(

@@ -19,6 +19,7 @@ from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
 from slurm_hadar.policies.timetable.round_input import GivenRound
+from slurm_hadar.policies.unavailable import unavailable
 
 _ALIKE = 0.1
 """A weight that fairness changes by less is not named."""
@@ -184,7 +185,7 @@ class _Words:
 
     def waits(self, job: int, short: str) -> str:
         if not np.isfinite(self.options.seconds[job]).any():
-            return "no GPU type and count that it can run with is open to it here"
+            return unavailable(self.view, job)
         best = int(self._best[job])
         name = self._name(best)
         if short:

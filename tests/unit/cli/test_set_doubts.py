@@ -1,5 +1,7 @@
 """``hadar set`` says what of its words has no effect."""
 
+from dataclasses import replace
+
 import pytest
 from typer.testing import CliRunner
 
@@ -78,6 +80,28 @@ def test_counts_that_a_job_cannot_get_are_said(counts, more, says):
     found = said((f"gpus={counts}", "checkpoint=yes"), **more)
     assert says in found and found.startswith(f"gpus={counts} has no effect: " if says else "")
     assert bool(found) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("gpus=1",), "its request is for 2 and stays so until a move gives it gpus=1"),
+        (("gpus=1-2",), ""),
+        (("gpus=1", "pin=yes"), "only a move changes the 2 of the request, and it is pinned"),
+        (("gpus=1-2", "pin=yes"), ""),
+    ],
+)
+def test_a_request_for_a_number_that_is_not_declared_stays_until_a_move(words, says):
+    found = said((*words, "checkpoint=yes"))
+    assert says in found and bool(says) == bool(found)
+
+
+def test_a_job_that_runs_with_a_number_that_is_not_declared_keeps_it_until_a_move():
+    runs = {"state": JobState.RUNNING, "nodes": ("v1",), "gpus": {"v1": {"v100": 2}}}
+    one = replace(shown(declaration=parse(("gpus=1", "checkpoint=yes"), "here")), **runs)
+    seen = Observed(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
+    found = of_job(one, resource_request(one, Steering()), seen)
+    assert found == "it runs with 2 until a move gives it gpus=1"
 
 
 def test_a_job_that_never_moves_keeps_its_request():

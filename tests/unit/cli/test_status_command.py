@@ -170,7 +170,7 @@ def test_without_the_nodes_types_are_those_of_the_configuration(types, fails):
         chosen.require_known(hidden, site)
 
 
-def test_an_account_that_slurm_does_not_know_is_one_sentence(tmp_path):
+def test_an_account_that_slurm_does_not_know_is_one_sentence(tmp_path, capsys):
     manager = tmp_path / "sacctmgr"
     manager.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho phys\necho idle\n')
     manager.chmod(0o755)
@@ -190,7 +190,10 @@ def test_an_account_that_slurm_does_not_know_is_one_sentence(tmp_path):
     assert "delete" not in (tmp_path / "asked").read_text()
     # Without a database of accounts an account is any word.
     manager.write_text("#!/bin/sh\nexit 1\n")
+    assert not capsys.readouterr().err
     check("typo")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "account typo; whether Slurm has it is not known" in said
 
 
 @pytest.fixture

@@ -134,6 +134,16 @@ def test_a_stop_file_that_the_controller_cannot_look_for_is_a_problem(place):
     assert list(access_findings(known, asks)) == []
 
 
+def test_a_stop_file_that_exists_is_named_with_its_cure(place):
+    stop = place / "to stop"
+    known = site(place, f'[guards]\nstop_file = "{stop}"\n')
+    assert of_access(known) == []
+    stop.touch()
+    (found,) = of_access(known)
+    assert found.level == "warning" and "changes nothing" in found.what
+    assert found.cure.startswith(f"rm '{stop}'")
+
+
 def test_a_stop_file_whose_folder_is_missing_cannot_be_made_in_need(place):
     (found,) = of_access(site(place, f'[guards]\nstop_file = "{place}/none/stop"\n'))
     assert found.level == "warning" and f"folder {place}/none does not exist" in found.what

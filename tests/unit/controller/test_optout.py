@@ -13,7 +13,7 @@ from slurm_hadar.cli.jobs import optout, pin
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.retire import requeue_text
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UnknownJobError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.updates import update_arguments
@@ -63,6 +63,60 @@ def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
     assert typed[:4] == ["hadar", "set", "7", "off=no"]
     assert "checkpoint=watch:/x/ck-*" in typed and "types=v100" in typed
     assert sent
+
+
+@pytest.fixture
+def one_job(monkeypatch):
+    """Set what Slurm shows of the one job; returns the updates that were sent."""
+
+    def show(shown, site=None):
+        sent = []
+        slurm = SimpleNamespace(
+            read_jobs=lambda *_, **__: [shown],
+            slurm_version=(24, 11, 5),
+            notes=[],
+            apply=lambda changes: [sent.append(one) for one in changes],
+        )
+        monkeypatch.setattr(jobs, "load_to_ask", lambda _: site or config())
+        monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+        monkeypatch.setattr(jobs, "_steering", lambda *_: None)
+        return sent
+
+    return show
+
+
+@pytest.mark.parametrize("declared", [None, Declaration(off=True)])
+def test_a_job_that_is_not_managed_is_not_pinned(one_job, declared):
+    sent = one_job(job("7", declaration=declared))
+    with pytest.raises(HadarError, match="job 7 is not managed, so nothing moves it"):
+        pin("7")
+    assert not sent
+
+
+def test_a_job_of_an_opt_in_partition_is_pinned(one_job, capsys):
+    site = config()
+    open_ = site.partitions.model_copy(update={"opt_in": ("gpu",)})
+    sent = one_job(
+        job("7", declaration=None, partitions=("gpu",)),
+        site.model_copy(update={"partitions": open_}),
+    )
+    pin("7")
+    assert "pin=yes" in sent[0].fields["Comment"] and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("declared", "words", "says"),
+    [
+        (None, ["gpus=2"], "job 7: it declared nothing before and is a managed job from now on"),
+        (None, ["off=yes"], ""),
+        (Declaration(types=("v100",)), ["model=lm"], ""),
+    ],
+)
+def test_set_says_that_it_makes_a_job_a_managed_one(one_job, capsys, declared, words, says):
+    one_job(job("7", declaration=declared))
+    jobs._change("7", None, words)
+    said = capsys.readouterr().err
+    assert says in said and bool(says) == bool(said)
 
 
 @pytest.mark.parametrize("command", [pin, optout])

@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 
+import pytest
 import test_backfill as idle
 from hand_made import config, dictate, job, look, ordinary, running, seen
 
+from slurm_hadar.cli.control import _print_plan
 from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.presentation.tick_text import (
@@ -135,3 +137,20 @@ def test_a_job_that_waits_where_it_is_best_is_not_said_to_run():
     grouped = job(declaration=LIST, partitions=("v100", "p100", "k80"))
     lines = format_plan(report([grouped], {"1": {"v100": 1}}))
     assert lines == ["job 1 waits, planned on 1 x v100: dictated"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_plan_says_that_nothing_is_sent_while_the_stop_file_exists(tmp_path, capsys, as_json):
+    stop = tmp_path / "stop"
+    site = SITE.model_copy(update={"guards": SITE.guards.model_copy(update={"stop_file": stop})})
+    said = f"{stop} exists: nothing is sent until it is removed"
+    for there in (False, True):
+        if there:
+            stop.touch()
+        _print_plan(site, {"messages": ["another"]}, ["would move job 1"], as_json)
+        shown = capsys.readouterr().out
+        if as_json:
+            expected = [said] * there + ["another"]
+            assert json.loads(shown)["result"]["messages"] == expected
+        else:
+            assert shown.splitlines() == [said] * there + ["would move job 1"]

@@ -89,6 +89,27 @@ def test_a_list_that_the_controller_has_ordered_is_opened_too(shown):
     assert changed(listed, BOTH, other)[1] == {}
 
 
+@pytest.mark.parametrize("wrote", ["volta,k80", "k80,volta"])
+@pytest.mark.parametrize("now", [ANY, V100, BOTH])
+def test_a_second_change_before_the_controller_has_seen_the_first_one_is_written(wrote, now):
+    # The record of the controller is of the list before the first change.
+    steered = Steering(was={"Partition": "volta,k80"}, wrote={"Partition": wrote})
+    listed = job(replace(K80, partitions=("gpu",)), features="", partitions=("k80",))
+    declared = replace(now, partitions=("gpu",))
+    expected = "volta" if now is V100 else "volta,k80"
+    assert changed(listed, declared, steered) == (declared, {"Partition": expected})
+    # What is not written is said.
+    said = left_out(listed, declared, SITE, steered, ())
+    assert said.startswith("its list of partitions stays k80, without v100; run: ")
+
+
+def test_a_first_change_to_the_list_that_the_controller_wrote_is_taken_back_too():
+    steered = Steering(was={"Partition": "volta,k80"}, wrote={"Partition": "k80"})
+    listed = job(replace(K80, partitions=("gpu",)), features="", partitions=("k80",))
+    opened = replace(ANY, partitions=("gpu",))
+    assert changed(listed, opened, steered)[1] == {"Partition": "volta,k80"}
+
+
 @pytest.mark.parametrize(
     ("one", "steered", "says"),
     [

@@ -237,6 +237,22 @@ def test_nothing_to_do_and_nothing_to_do_it_with() -> None:
     assert set(plan.waiting) == {"j0"}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "counts", "says"),
+    [
+        # Jobs that no plan moves have all of the only type that it accepts.
+        ([[0, 0], [0, 1]], (1,), "no GPU of fast is open to it now: other jobs that no plan can"),
+        ([[1, 0], [0, 1]], (2,), "it needs 2 GPUs, and only 1 x fast are free or held by jobs"),
+        ([[1, 0], [1, 0]], (2,), "it needs 2 GPUs on at most 1 node, and those that are free or"),
+    ],
+)
+def test_a_job_that_can_start_nowhere_now_is_not_called_unable_to_run(
+    gpus: list[list[int]], counts: tuple[int, ...], says: str
+) -> None:
+    plan, _ = decide(view_of(nodes_of(gpus), jobs_of([[[1.0], [0.0]]]), counts), {})
+    assert plan.waiting["j0"].startswith(says)
+
+
 def test_a_speed_that_was_reported_wrong_is_measured() -> None:
     jobs = jobs_of([[[2.0], [1.5]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=4e5, total=9e5)
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
