@@ -293,6 +293,8 @@ def test_a_move_that_failed_or_did_not_pay_is_reported(site, store):
     slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
     (found,) = wrong(site, here, progress=report(), entries=(slow,))
     assert "made it slower: 50 -> 20 samples/s" in found.what
+    elsewhere = replace(slow, shown="runs on 1 x k80 on k1, which was not meant")
+    assert wrong(site, here, progress=report(), entries=(elsewhere,)) == []
     # Where it runs after a stop is no move of ours.
     stop = replace(slow, outcome="stopped", details={"gpus": {}, "restarts": 0})
     assert wrong(site, here, progress=report(), entries=(stop,)) == []
