@@ -104,10 +104,19 @@ class _Words:
             here_s, there_s = self.options.seconds[job, [was, at]].tolist()
             words += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
         elif was >= 0:
-            words += f"; it moves from {self._name(was)}, value {self.choice.gain[job, was]:.3g}"
+            words += self._leaves(job, was, at)
         elif was == -1:
             words += self._instead(job, at)
         return words + self._fairly(job) + self._doubts(job, stays)
+
+    def _leaves(self, job: int, was: int, at: int) -> str:
+        """What it gives up; for whom, where that is worth more to it."""
+        here, there = self.choice.gain[job, [was, at]].tolist()
+        left = f"{self._name(was)}, value {here:.3g}"
+        others = self._places.room.left[int(self.options.pool[was])] < self.options.gpus[was]
+        if here > there and others:
+            return f"; it gives {left}, to jobs that gain more there"
+        return f"; it moves from {left}"
 
     def _compared(self, job: int, option: int) -> str:
         """Another placement, with what to set against the one of the reason; short for a job over
