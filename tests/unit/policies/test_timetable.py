@@ -405,5 +405,9 @@ def test_a_job_that_came_a_moment_ago_says_so() -> None:
     view = replace(view, jobs=replace(jobs, since_s=np.array([view.now - 60.0])))
     reason = decide(view, {})[0].placements["j0"].reason
     assert reason == "stays on 1 x middle (n1), ends in 10.0 h; it came here less than 10 min ago"
+    soon = jobs_of([[[2.0], [1.0]]], held=[(0, 0, 0, 1)], left=90.0)
+    last = decide(view_of(nodes_of([[1, 0], [0, 1]]), soon), {})[0]
+    assert "(n0), ends in 45 s; " in last.placements["j0"].reason
+    assert "all present work is planned to end in " in last.notes[0]
     fixed = replace(view, jobs=replace(view.jobs, movable=np.array([False])))
     assert decide(fixed, {})[0].placements["j0"].reason.endswith("it cannot be moved now")
