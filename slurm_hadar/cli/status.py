@@ -29,6 +29,7 @@ from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.presentation import (
     job_explanation,
@@ -318,6 +319,7 @@ def _own(site: Config) -> Overview:
             controller.store.decisions.last(list(seen.jobs)),
             controller.store.moves_since(since),
             controller.learning.declared_work.factors(seen.now),
+            in_vain=controller.store.all_in_vain(Kind.MOVE.value),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
 

@@ -5,6 +5,7 @@ from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.eligibility import by_type
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
 
@@ -21,7 +22,7 @@ def decisions(
         where = (
             job_updates.placement_text(placement.gpus, list(placement.nodes))
             if placement
-            else WAITS
+            else _without_placement(shown, means, id_)
         )
         reason = placement.reason if placement else waiting.get(id_, "")
         if id_ in means.deferred:
@@ -30,3 +31,11 @@ def decisions(
     for id_, why in {**shown.excluded, **idle.excluded}.items():
         found.append(Decision(id_, seen.now, NOT_STEERED, why))
     return found
+
+
+def _without_placement(shown: Snapshot, means: PlanDiff, id_: str) -> str:
+    """Where a job without a placement is: where it runs, if the guards keep it there."""
+    target = shown.schedulable.get(id_)
+    if target is None or id_ not in means.deferred or not target.held:
+        return WAITS
+    return job_updates.placement_text(by_type(target.held), list(target.held))

@@ -76,6 +76,8 @@ class Progress:
     finished: bool = False
     nonfinite: bool = False
     """Whether the loss or a parameter is NaN or infinite, so that nothing is saved."""
+    whole_s: float | None = None
+    """Of a watcher: when it saw a whole checkpoint last; None: never."""
 
 
 def parse(source: Mapping[str, object]) -> Progress | None:
@@ -85,7 +87,7 @@ def parse(source: Mapping[str, object]) -> Progress | None:
         rate = files.number(source, "rate", FASTEST)
         optional = {
             key: None if source.get(key) is None else files.number(source, key)
-            for key in ("noise_scale", "restart_s")
+            for key in ("noise_scale", "restart_s", "whole_s")
         }
         return Progress(
             job=files.text(source, "job", 30),
@@ -120,6 +122,7 @@ def parse(source: Mapping[str, object]) -> Progress | None:
             lost=files.whole(source, "lost"),
             finished=files.flag(source, "finished"),
             nonfinite="nonfinite" in source and files.flag(source, "nonfinite"),
+            whole_s=optional["whole_s"],
         )
     except files.Malformed:
         return None

@@ -9,10 +9,13 @@ UNKNOWN = "end unknown"
 
 def time_left(view: View, job: int, seconds: float) -> str:
     """``8 min`` or ``2.1 h``; empty where it is an assumption only, by which to compare places."""
-    return _span(seconds) if view.jobs.end_known[job] and np.isfinite(seconds) else ""
+    return span(seconds) if view.jobs.end_known[job] and np.isfinite(seconds) else ""
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """``45 s``, ``8 min`` or ``2.1 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
@@ -27,7 +30,7 @@ def ends_here(view: View, job: int, seconds: float) -> str:
     comes before its end."""
     left_s = float(view.jobs.limit_s[job])
     if left_s < seconds and time_left(view, job, seconds):
-        return f"reaches its time limit in {_span(left_s)}"
+        return f"reaches its time limit in {span(left_s)}"
     return ends(view, job, seconds)
 
 

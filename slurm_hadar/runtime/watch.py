@@ -50,6 +50,8 @@ class Newest:
         self._newest_ns = 0
         self.saved: Saved | None = None
         """None: there is none, or one is being written."""
+        self.whole_s: float | None = None
+        """When there was one at the last look that saw one, s since the epoch."""
 
     def look(self, now: float, clock: float) -> Saved | None:
         """``now``: s since the epoch; ``clock``: monotonic s. Raises :class:`TooMuch`."""
@@ -71,6 +73,7 @@ class Newest:
             took_s = max(0.0, self._newest_ns / 1e9 - self._since_s)
             self.saved = self.saved or Saved(0, self._since_s, took_s)
         self._looked_s = now
+        self.whole_s = self.whole_s if self.saved is None else now
         return self.saved
 
 
@@ -133,13 +136,13 @@ def watch(
             print(f"hadar: more than {MOST} files at {error}; not watched", file=sys.stderr)
             newest = None
         if exchange.due() or saved != last:
-            exchange.tell(_report(exchange, saved, started, shown))
+            exchange.tell(_report(exchange, newest, started, shown))
         last = saved
         time.sleep(look_s)
 
 
 def _report(
-    exchange: Exchange, saved: Saved | None, started: float, shown: SampleCount | None
+    exchange: Exchange, newest: Newest | None, started: float, shown: SampleCount | None
 ) -> Progress:
     rate, window_s = shown.rate if shown is not None else (0.0, 0.0)
     return Progress(
@@ -156,7 +159,8 @@ def _report(
         window_s=window_s,
         batch=0,
         gpus=0,
-        checkpoint=saved,
+        checkpoint=newest.saved if newest is not None else None,
+        whole_s=newest.whole_s if newest is not None else None,
     )
 
 

@@ -9,6 +9,7 @@ import os
 import time
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.presentation import without_controller
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
@@ -89,5 +90,6 @@ class QueueOfSlurm:
                 STATE_FILE,
                 store.decisions.last(list(seen.jobs)),
                 store.moves_since(midnight(now)),
+                in_vain=store.all_in_vain(Kind.MOVE.value),
             )
         return sight, observer.rules.private

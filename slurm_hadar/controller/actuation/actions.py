@@ -19,6 +19,10 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 
+NOT_STOPPED = (
+    "runs on; the policy would stop it for other jobs, which this site does not do (guards.preempt)"
+)
+
 
 class Kind(Enum):
     """What can be done to a job."""
@@ -81,7 +85,9 @@ def diff(
             if placement
             else stop(target, plan.waiting.get(id_, "no placement in this round"), seen, config)
         )
-        if action is not None and id_ in snapshot.staying:
+        if action is None and placement is None:
+            deferred[id_] = NOT_STOPPED
+        elif action is not None and id_ in snapshot.staying:
             deferred[id_] = f"{staying.CANNOT_MOVE}: {snapshot.staying[id_]}"
         elif action is not None and (node := _reserved(action, seen)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"

@@ -118,6 +118,9 @@ def effect_text(entry: Entry) -> str:
         number(effect, key) for key in ("without_training_s", "rate_before", "rate_after")
     )
     expected, paid = number(effect, "rate_expected"), number(effect, "paid_back_after_s")
+    if outcome_text(entry) == NOT_CARRIED_OUT:
+        # What was expected was expected of another place.
+        expected = paid = None
     waited, lost, lost_s = (number(effect, key) for key in ("waited_s", "lost_samples", "lost_s"))
     ended = effect.get("ended_waiting") is True
     until = "until it ended, without another start" if ended else "for its next start"
@@ -243,7 +246,8 @@ def _effect(entry: Entry, seen: Observed) -> dict[str, object] | None:
         without = None if requeued is None else max(0.0, progress.started - requeued)
     if without is not None:
         found["without_training_s"] = without
-        if not stopped and rate_before is not None and progress.rate > rate_before:
+        arrived = not stopped and not is_in_vain(entry.shown or "")
+        if arrived and rate_before is not None and progress.rate > rate_before:
             undone = without * rate_before + (number(found, "lost_samples") or 0.0)
             found["paid_back_after_s"] = undone / (progress.rate - rate_before)
     return found

@@ -6,6 +6,7 @@ job depends on it.
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -216,6 +217,14 @@ class Store:
         for job, shown in rows:
             found[str(job)] = found.get(str(job), 0) + 1 if is_in_vain(str(shown)) else 0
         return {job: number for job, number in found.items() if number}
+
+    def all_in_vain(self, kind: str) -> dict[str, int]:
+        """How many actions of a kind in all were taken by Slurm and did not bring their job where
+        it should go, by job."""
+        rows = self.connection.execute(
+            "SELECT job, shown FROM journal WHERE kind=? AND shown<>''", (kind,)
+        )
+        return dict(Counter(str(job) for job, shown in rows if is_in_vain(str(shown))))
 
     def last_time(self, job: str, kind: str) -> float:
         """When an action of a kind on a job last changed, 0 where there was none."""

@@ -8,6 +8,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
+from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
 from slurm_hadar.controller.presentation import found_files, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
@@ -278,6 +279,7 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
         yield Problem(f"its last move failed: {last.outcome}", (f"hadar pin {job.id}",))
     before, after = number(effect, "rate_before"), number(effect, "rate_after")
     moved = bool(last.details.get("gpus"))
+    moved &= reconciliation.outcome_text(last) != NOT_CARRIED_OUT
     if moved and before is not None and after is not None and after < before:
         yield Problem(
             f"its last move made it slower: {formats.rate(before)} -> {formats.rate(after)} "

@@ -1,6 +1,6 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from math import floor
 from typing import Protocol
@@ -11,7 +11,13 @@ from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.hints import waits_for
 from slurm_hadar.controller.actuation.running import held_idle
-from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, NOWHERE, Decision, Entry
+from slurm_hadar.controller.journal.entry import (
+    NOT_CARRIED_OUT,
+    NOWHERE,
+    Decision,
+    Entry,
+    is_in_vain,
+)
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import move_text
@@ -96,7 +102,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
-        row=row_of(job, seen, decision),
+        row=row_of(job, seen, decision, in_vain=moves_in_vain(history)),
         declaration=_declared(job.declaration or Declaration()),
         rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
@@ -182,9 +188,12 @@ def plain(found: StatusRow | Explanation) -> dict[str, object]:
     return asdict(found)
 
 
-def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -> StatusRow:
+def row_of(
+    job: Job, seen: Observed, decision: Decision | None, age: str = "", in_vain: int = 0
+) -> StatusRow:
     """One managed job as ``hadar status`` shows it. ``age``: before the time since its decision,
-    such as ``decided``; empty where that is of now and no time is said."""
+    such as ``decided``; empty where that is of now and no time is said. ``in_vain``: its moves
+    after which Slurm did not start it where it should go, as far as they are known."""
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
     steered = seen.steered(job.id)
@@ -210,7 +219,7 @@ def row_of(job: Job, seen: Observed, decision: Decision | None, age: str = "") -
         planned=steered.gpus,
         done=_done(progress, total),
         samples_per_s=progress.rate or None if progress else None,
-        moves=steered.moves,
+        moves=max(0, steered.moves - in_vain),
         reason="; ".join(filter(None, why)),
         account=job.account,
         raw_id=job.raw_id,
@@ -224,6 +233,12 @@ def _done(progress: Progress | None, total: int) -> float | None:
     if progress is None or not total or not (progress.samples or progress.rate):
         return None
     return min(1.0, progress.samples / total)
+
+
+def moves_in_vain(entries: Iterable[Entry]) -> int:
+    """How many of these are moves that ended and were not carried out, as their job restarted
+    elsewhere."""
+    return sum(one.kind == Kind.MOVE.value and is_in_vain(one.shown or "") for one in entries)
 
 
 def _declared(declaration: Declaration) -> list[tuple[str, str]]:

@@ -125,7 +125,8 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
     job, seen = known.job, known.seen
     if job is None:
         return
-    row = job_explanation.row_of(job, seen, None)
+    in_vain = job_explanation.moves_in_vain(known.entries)
+    row = job_explanation.row_of(job, seen, None, in_vain=in_vain)
     yield "Name", f"{formats.short_name(row.name)} ({row.user})"
     yield "Partition", ",".join(job.partitions)
     if job.declaration is not None:

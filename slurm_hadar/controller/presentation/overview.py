@@ -68,6 +68,7 @@ class Sight:
     """What is known at a request. ``entries``: the moves since midnight, None: not known;
     ``trust``: uid -> how many times a user's declared work counts, None: not known; ``rows``: those
     made so far, for other users who see the same, by job and by how much of it is shown;
+    ``in_vain``: job -> its moves that were not carried out;
     ``owned``: uid -> that user's jobs, as far as the state file knows those that have ended;
     ``nodes``: those of users who see all jobs, once they are made."""
 
@@ -79,6 +80,7 @@ class Sight:
     entries: Sequence[Entry] | None = None
     trust: Mapping[int, float] | None = None
     rows: dict[tuple[str, bool, bool], StatusRow] = field(default_factory=dict)
+    in_vain: Mapping[str, int] = field(default_factory=dict)
     owned: Callable[[int], Collection[str]] = lambda _: ()
     nodes: list[NodeRow] = field(default_factory=list)
 
@@ -276,7 +278,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     # What is read from a job's plan file may be older than the last tick.
     age = "decided" if sight.source == SLURM else ""
     age = age if sight.controller.alive else "OLD, decided"
-    row = job_explanation.row_of(job, sight.seen, decision, age)
+    row = job_explanation.row_of(job, sight.seen, decision, age, sight.in_vain.get(job.id, 0))
     # A job may run elsewhere than it was sent.
     said = decision is not None and decision.placement not in NOWHERE
     if decision is not None and said and (entry or not row.planned or row.here):

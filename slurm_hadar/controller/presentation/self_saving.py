@@ -15,6 +15,8 @@ from slurm_hadar.reports import formats
 from slurm_hadar.reports.job_report import Problem
 
 _LONG_WITHOUT_SAVING_S = 3600.0
+_SAVING_S = 300.0
+"""A checkpoint that is being written is whole by then."""
 _LEAVING_S = 30.0
 """A job that a signal ends may still need KillWait for that."""
 GAVE_UP = (NOT_SAVED, "the job has ended")
@@ -85,7 +87,7 @@ def watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Prob
     """No watcher, or one that sees no checkpoint: such a job is not moved."""
     now, progress = known.seen.now, known.seen.progress.get(job.id)
     ran = now - job.start_s
-    path = declared.checkpoint.partition(":")[2]
+    path = _path_of(job, declared)
     if ran <= FRESH_S:
         return
     if progress is None or progress.restarts != job.restarts:
@@ -101,9 +103,12 @@ def watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Prob
             ("start it in the script: python -m slurm_hadar.runtime.watch &",),
         )
     elif progress.checkpoint is None:
+        if now - max(job.start_s, progress.whole_s or 0.0) <= _SAVING_S:
+            # One is being written.
+            return
         yield Problem(
             f"its watcher sees no whole checkpoint at {path}: no file matches, all are empty, or "
-            "one is being written; it is not moved before",
+            "they change all the time; it is not moved before",
             (
                 "without a leading / the path counts from the folder in which the watcher was "
                 f"started: ls -l {path}",
@@ -116,3 +121,14 @@ def watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Prob
             "work",
             (f"ls -l {path}",),
         )
+
+
+def _path_of(job: Job, declared: Declaration) -> str:
+    """The path that its watcher watches, with the numbers of the job as sbatch has them."""
+    numbers = {
+        "%j": str(job.raw_id),
+        "%A": str(job.array_job_id or job.raw_id),
+        "%a": job.id.partition("_")[2],
+    }
+    path = declared.checkpoint.partition(":")[2]
+    return re.sub("%[jAa]", lambda match: numbers[match[0]], path, flags=re.ASCII)

@@ -43,13 +43,17 @@ def format_plan(report: TickReport) -> list[str]:
             lines.append(_unchanged(job, placement, report.snapshot.schedulable))
     deferred = report.diff.deferred.items()
     lines += [f"job {job} not now: {why}" for job, why in deferred if job not in idle]
-    lines += [
-        f"job {job} waits: {why}" for job, why in report.plan.waiting.items() if job not in done
-    ]
+    lines += [f"job {job} waits: {why}" for job, why in _waiting(report).items() if job not in done]
     lines += [f"job {job} is not steered: {why}" for job, why in report.snapshot.excluded.items()]
     lines += report.plan.notes
     lines += format_backfill(report) if idle or report.backfill.idle else []
     return lines or ["No managed jobs."]
+
+
+def _waiting(report: TickReport) -> dict[str, str]:
+    """The jobs that wait and why, without those that the guards keep running."""
+    deferred = report.diff.deferred
+    return {job: why for job, why in report.plan.waiting.items() if job not in deferred}
 
 
 def _unchanged(job: str, placement: Placement, targets: Mapping[str, SchedulableJob]) -> str:
@@ -134,7 +138,7 @@ def summary(report: TickReport) -> dict[str, object]:
         "acted": report.acted,
         "actions": _plain_actions(report.diff.actions),
         "deferred": dict(report.diff.deferred),
-        "waiting": dict(report.plan.waiting),
+        "waiting": _waiting(report),
         "not_steered": {**report.snapshot.excluded, **report.backfill.excluded},
         "messages": list(report.messages),
         "changes_sent": len(report.done),

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
@@ -214,6 +215,7 @@ class Published:
             {one.job: one for one in decided},
             entries,
             report.understated,
+            in_vain=reader.store.all_in_vain(Kind.MOVE.value),
             owned=owned,
         )
         self._sight_of = (now, sight)

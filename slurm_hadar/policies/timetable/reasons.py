@@ -13,7 +13,7 @@ from slurm_hadar.policies.allocation import (
     nodes_text,
     placement_of,
 )
-from slurm_hadar.policies.ends import UNKNOWN, ends, ends_here, moves, time_left
+from slurm_hadar.policies.ends import UNKNOWN, ends, ends_here, moves, span, time_left
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
@@ -25,6 +25,7 @@ _ALIKE = 0.1
 """A weight that fairness changes by less is not named."""
 _MUCH = 0.9
 """Restart factor below which a job stays for its restarts' sake."""
+_UNPLANNED = "the plan has it elsewhere or later, but no job that gains more takes these GPUs"
 
 
 def tell(given: GivenRound, choice: RoundChoice, places: PlacedJobs, table: Timetable) -> Plan:
@@ -83,19 +84,20 @@ class _Words:
     def _bound(self, job: int) -> str:
         jobs, stay_s = self.view.jobs, self._min_stay_s
         if jobs.movable[job] and self.view.now - jobs.since_s[job] < stay_s:
-            span = f"{stay_s / 60:.0f} min" if stay_s >= 60 else f"{stay_s:.0f} s"
-            return f"; it came here less than {span} ago"
+            return f"; it came here less than {span(stay_s)} ago"
         return "; it cannot be moved now"
 
     def _why(self, job: int, at: int, stays: bool) -> str:
         end = (ends_here if stays else ends)(self.view, job, float(self.options.seconds[job, at]))
         words = f", {end}; {self._gain(job, at)}"
         if self.choice.critical[job]:
-            words += "; before others, as it must run all the time to end by the horizon"
+            words += (
+                "; before others: it must run all the time, or all the work ends later than planned"
+            )
         elif not self._doubt.unplanned[job]:
             part = float(self.choice.share[job, at])
-            planned = f"planned here for {100 * part:.0f}% of the time now"
-            words += f"; {planned if part > 0 else 'the plan leaves these GPUs free for now'}"
+            planned = f"the plan has it here for {100 * part:.0f}% of the coming time"
+            words += f"; {planned if part > 0 else _UNPLANNED}"
         was = int(self.options.now[job])
         if was == at and stays:
             words += self._stays(job, at)
@@ -105,10 +107,19 @@ class _Words:
             here_s, there_s = self.options.seconds[job, [was, at]].tolist()
             words += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
         elif was >= 0:
-            words += f"; it moves from {self._name(was)}, value {self.choice.gain[job, was]:.3g}"
+            words += self._leaves(job, was, at)
         elif was == -1:
             words += self._instead(job, at)
         return words + self._fairly(job) + self._doubts(job, stays)
+
+    def _leaves(self, job: int, was: int, at: int) -> str:
+        """What it gives up; for whom, where that is worth more to it."""
+        here, there = self.choice.gain[job, [was, at]].tolist()
+        left = f"{self._name(was)}, value {here:.3g}"
+        others = self._places.room.left[int(self.options.pool[was])] < self.options.gpus[was]
+        if here > there and others:
+            return f"; it gives {left}, to jobs that gain more there"
+        return f"; it moves from {left}"
 
     def _compared(self, job: int, option: int) -> str:
         """Another placement, with what to set against the one of the reason; short for a job over
@@ -207,7 +218,7 @@ class _Words:
         table, floor = self.table, self.floor
         left = max(0.0, table.deadline_s - self.view.now)
         notes = [
-            f"planned to a horizon in {_time(left)}; all present work could end in "
+            f"all present work is planned to end in {_time(left)}, and could end in "
             f"{_time(max(0.0, table.start_s + table.least_s - self.view.now))} at the earliest"
         ]
         for pool, kind in enumerate(floor.pool_type):
@@ -220,6 +231,4 @@ class _Words:
 
 
 def _time(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "unknown time"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return "unknown time" if seconds == float("inf") else span(seconds)

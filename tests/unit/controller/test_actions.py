@@ -7,6 +7,7 @@ from hand_made import (
     CONFIG,
     NOW,
     decide,
+    dictate,
     job,
     look,
     node,
@@ -17,7 +18,11 @@ from hand_made import (
     seen,
 )
 
-from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
+from slurm_hadar.controller.backfill.backfill import BackfillPlan
+from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.presentation.tick_text import format_plan
+from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import staying
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
@@ -437,3 +442,17 @@ def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
 def test_who_is_at_a_limit_keeps_what_runs_and_it_may_move():
     at_limit = job("2", reason="QOSMaxJobsPerUserLimit")
     assert decide(seen([at_limit, HERE]), {"1": K2}).of(Kind.MOVE)
+
+
+def test_where_no_job_is_stopped_for_others_the_decision_on_one_says_that_it_runs_on():
+    here = running("1", {"k1": {"k80": 2}})
+    observed = seen([here, job("2")])
+    shown = look(observed)
+    plan = dictate(shown.view, {"2": {"v100": 1}})
+    means = diff(shown, plan, observed, CONFIG, MoveBudget(10))
+    decided = decisions(observed, shown, plan, means, BackfillPlan())
+    (here_, _) = decided
+    assert here_.placement == "2 x k80 on k1" and here_.reason.startswith("runs on; the policy ")
+    assert "guards.preempt" in here_.reason and here_.reason.endswith("The policy said: not now")
+    lines = format_plan(TickReport(observed, shown, plan, means, True))
+    assert [line.partition(": ")[0] for line in lines if "job 1 " in line] == ["job 1 not now"]

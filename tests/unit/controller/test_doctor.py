@@ -293,6 +293,8 @@ def test_a_move_that_failed_or_did_not_pay_is_reported(site, store):
     slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
     (found,) = wrong(site, here, progress=report(), entries=(slow,))
     assert "made it slower: 50 -> 20 samples/s" in found.what
+    elsewhere = replace(slow, shown="runs on 1 x k80 on k1, which was not meant")
+    assert wrong(site, here, progress=report(), entries=(elsewhere,)) == []
     # Where it runs after a stop is no move of ours.
     stop = replace(slow, outcome="stopped", details={"gpus": {}, "restarts": 0})
     assert wrong(site, here, progress=report(), entries=(stop,)) == []
@@ -617,15 +619,16 @@ def test_a_signal_that_ended_the_job_is_reported(site, store, state, code, after
         (None, "no report of a watcher", "python -m slurm_hadar.runtime.watch &"),
         (report(restarts=5), "no report of a watcher", "slurm_hadar.runtime.watch"),
         (report(time=NOW - 90), "has not reported for 1 min 30 s", "slurm_hadar.runtime.watch"),
-        (report(checkpoint=None), "no whole checkpoint at /x/ck-*.pt", "ls -l /x/ck-*.pt"),
+        (report(checkpoint=None), "no whole checkpoint at /x/1/ck-*.pt", "ls -l /x/1/ck-*.pt"),
+        (report(checkpoint=None, whole_s=NOW - 400), "no whole checkpoint", "ls -l"),
+        (report(checkpoint=None, whole_s=NOW - 8), "", ""),
         (report(checkpoint=Saved(0, NOW - 9000, 1.0)), "2 h 30 min old", "ls -l"),
         (report(), "", ""),
     ],
 )
 def test_a_watcher_that_is_missing_or_sees_nothing_is_reported(site, said, says, cure):
-    here = running(
-        "1", HERE, start_s=NOW - 100, declaration=Declaration(("m"), checkpoint="watch:/x/ck-*.pt")
-    )
+    declared = Declaration(("m"), checkpoint="watch:/x/%j/ck-*.pt")
+    here = running("1", HERE, start_s=NOW - 400, declaration=declared)
     found = wrong(site, here, progress=said)
     assert bool(found) == bool(says)
     if says:

@@ -158,6 +158,9 @@ def test_a_job_that_did_not_come_to_its_place_was_not_moved():
     assert job_history._action(gone).detail == f"not carried out after 100 s; {gone.shown}"
     assert event_log._action(gone, {}, Privacy(CONFIG))["outcome"] == "not carried out"
     assert move_row(replace(gone, shown=None)).outcome == "moved"
+    # It is a restart, and no move.
+    restarted = replace(some(), steering={"1": Steering(time=NOW - 400, moves=3)})
+    assert rows(overview(sight(restarted, in_vain={"1": 1}), OPERATOR))["1"].moves == 2
     # Where it runs now and stays is what is planned, not where it was sent.
     sent = Steering(time=NOW - 400, gpus={"k80": 1})
     found = overview(sight(replace(some(), steering={"1": sent})), OPERATOR)

@@ -164,6 +164,15 @@ def test_a_move_whose_job_went_on_elsewhere_is_not_measured(store):
     assert effect(store, replace(here, restarts=2), reported(2, 100.0)) == {}
 
 
+def test_a_move_that_was_not_carried_out_is_not_paid_back(store):
+    moved(store)
+    there = running("1", {"v1": {"v100": 1}}, restarts=1)
+    found = effect(store, there, reported(1, 51.0, restart_s=8.0))
+    assert found["without_training_s"] == 8.0 and "paid_back_after_s" not in found
+    before = replace(store.history("1")[0], effect={**found, "paid_back_after_s": 400.0})
+    assert reconciliation.effect_text(before) == "8 s without training, 50 -> 51 samples/s"
+
+
 def test_work_that_a_move_lost_is_part_of_its_cost(store):
     entry = store.begin(
         "1", "move", "asked", NOW,

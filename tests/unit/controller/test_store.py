@@ -126,6 +126,7 @@ def test_moves_in_a_row_that_came_to_nothing_are_counted(store):
     moved("2", "runs on 1 x k80 on k1")
     store.begin("3", "move", "asked", 1.0, {})
     assert store.counts_in_vain("move") == {"1": 2}
+    assert store.all_in_vain("move") == {"1": 2, "2": 1}
 
 
 def test_what_is_closed_and_old_is_forgotten_and_what_is_open_is_not(store):

@@ -394,6 +394,17 @@ def test_a_job_that_stays_says_what_another_placement_would_gain() -> None:
     assert "no other placement has more value for it" in reason
 
 
+def test_a_job_that_moves_where_it_is_slower_says_for_whom() -> None:
+    # Both are faster on the one fast GPU, the other one by far more.
+    rate, held = [[[1.2], [1.0]], [[4.0], [1.0]]], [(0, 0, 0, 1), (1, 1, 1, 1)]
+    jobs = jobs_of(rate, held=held, restart_s=1.0)
+    plan = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0]
+    gives, gets = (plan.placements[id_] for id_ in ("j0", "j1"))
+    assert dict(gives.gpus) == {"middle": 1} and dict(gets.gpus) == {"fast": 1}
+    said = r"; it gives 1 x fast, value \S+, to jobs that gain more there"
+    assert re.search(said, gives.reason) and "it moves from 1 x middle" in gets.reason
+
+
 @pytest.mark.parametrize("ago_s, kind", [(1.0, "middle"), (400.0, "fast")])
 def test_a_job_moves_onto_idle_gpus_from_the_second_round_of_its_run(
     ago_s: float, kind: str
@@ -410,5 +421,9 @@ def test_a_job_that_came_a_moment_ago_says_so() -> None:
     view = replace(view, jobs=replace(jobs, since_s=np.array([view.now - 60.0])))
     reason = decide(view, {})[0].placements["j0"].reason
     assert reason == "stays on 1 x middle (n1), ends in 10.0 h; it came here less than 10 min ago"
+    soon = jobs_of([[[2.0], [1.0]]], held=[(0, 0, 0, 1)], left=90.0)
+    last = decide(view_of(nodes_of([[1, 0], [0, 1]]), soon), {})[0]
+    assert "(n0), ends in 45 s; " in last.placements["j0"].reason
+    assert "all present work is planned to end in " in last.notes[0]
     fixed = replace(view, jobs=replace(view.jobs, movable=np.array([False])))
     assert decide(fixed, {})[0].placements["j0"].reason.endswith("it cannot be moved now")

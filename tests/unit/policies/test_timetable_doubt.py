@@ -213,7 +213,7 @@ def test_the_plan_decides_where_all_is_tried_or_the_cluster_is_full(
     found = doubt_of(view, floor, options_of(view, floor, jobs.rate, 0.0))
     assert found.unplanned.tolist() == [not plans] * 2 and not found.work.any()
     text = " ".join(p.reason for p in decide(view, {})[0].placements.values())
-    assert plans or "planned here for" not in text
+    assert plans or "of the coming time" not in text
     assert ("Some of its speeds are not known, so" in text) is not plans
 
 

@@ -75,6 +75,15 @@ def test_folders_and_globs_and_the_removal_of_old_ones(tmp_path, name):
     assert looks(newest, 12, 16) == [None, 4]
 
 
+def test_when_one_was_whole_last_stays_known_while_the_next_is_written(tmp_path):
+    newest = Newest(tmp_path / "a.pt")
+    assert newest.whole_s is None
+    put(tmp_path / "a.pt", at=T0)
+    looks(newest, 0, 4)
+    put(tmp_path / "a.pt", "more", at=T0 + 5)
+    assert looks(newest, 6) == [None] and newest.whole_s == T0 + 4
+
+
 def test_what_does_not_match_says_nothing(tmp_path):
     put(tmp_path / ".ck-1.tmp", at=T0)
     put(tmp_path / "log", at=T0)
