@@ -117,7 +117,7 @@ def job_arrays(
     rate = np.where(_offered(config, targets, kinds, counts), speeds.table, 0.0)
     # What strangers report of a model excludes no job from a type, and makes none a long one.
     sure = np.where(speeds.sure, own, 0.0)
-    work = work_of(sources, jobs, rate, sure, counts)
+    work = work_of(sources, jobs, rate, sure, speeds)
     limits = np.array([job.time_limit_s for job in jobs], float)
     restart, own_restart = _restarts(sources, jobs)
     copies = np.array([target.request.copies[1] for target in targets], np.int64)

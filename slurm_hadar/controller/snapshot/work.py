@@ -13,9 +13,9 @@ from slurm_hadar.controller.snapshot.assumed_work import (
     likeness,
     sentence,
 )
-from slurm_hadar.controller.snapshot.eligibility import profile_key
-from slurm_hadar.controller.snapshot.sources import Sources
-from slurm_hadar.domain.job import Job
+from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
+from slurm_hadar.controller.snapshot.sources import JobRates, Sources
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray
 from slurm_hadar.profiles.rates import Rates
@@ -25,8 +25,15 @@ _OVERRUN = 1.5
 _UNKNOWN_WORK_S = 4 * 3600.0
 """Assumed run time of a job that declares no amount of work and has no shorter time limit, where
 earlier jobs tell nothing."""
+_REST = 0.1
+"""Of the work that a job without reports is expected to have done, the least that it has left: the
+longer it runs past its expected end, the less that end was known."""
+_KEEPS_WORK = ("yes", "signal", "watch")
+"""Habits of saving with which a restart goes on where the job was."""
 _WORTH_SAYING = 1.1
 """Below this factor no message says that a declaration counts for more: it makes no difference."""
+
+ESTIMATED = "; it reports no progress, so its end is an estimate by its expected speed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,8 @@ class JobWork:
     ``done``: as the job reports; ``received``: done so far, as the job reports or as its GPU time
     makes it at the slowest speed that a table or its owner's own runs know, whichever is more;
     ``attained``: its GPU-seconds; ``total``, ``left``: what a policy counts with; ``least_left``:
-    by the declaration as it stands;
+    by the declaration as it stands; ``estimated``: whether ``left`` is what its expected speed
+    leaves of a declaration, as the job reports no progress;
     ``unknown``: whether no declaration counts; ``assumed``: what earlier jobs tell of those that
     declare nothing; ``factor``: what a declaration, or that, was multiplied by, as its owner's
     earlier jobs were more.
@@ -51,6 +59,7 @@ class JobWork:
     left: FloatArray
     least_left: FloatArray
     unknown: BoolArray
+    estimated: BoolArray
     factor: FloatArray
     assumed: AssumedWork
 
@@ -60,12 +69,13 @@ def work_of(
     jobs: Sequence[Job],
     rate: FloatArray,
     own: FloatArray,
-    counts: Sequence[int],
+    speeds: JobRates,
 ) -> JobWork:
-    """The work of these jobs. ``rate``: (J, R, C) samples/s, 0 where the owner excludes a type or
-    count; ``own``: the same of a table or of the owner's own runs alone, 0 where these know none.
+    """The work of these jobs, whose ``speeds`` these are. ``rate``: (J, R, C) samples/s, 0 where
+    the owner excludes a type or count; ``own``: the same of a table or of the owner's own runs
+    alone, 0 where these know none.
     """
-    seen, past = sources.seen, sources.past
+    seen, past, counts = sources.seen, sources.past, speeds.counts
     reports = [seen.progress.get(job.id) for job in jobs]
     done = np.array([report.samples if report else 0 for report in reports], float)
     attained = np.array([past.attained.get(job.id, 0.0) for job in jobs], float)
@@ -95,15 +105,19 @@ def work_of(
     raised = np.maximum(stated, np.minimum(stated * factor, guessed))
     total = np.where(stated > 0, raised, guessed)
     unknown = over | (declared == 0)
+    expected = _expected_done(sources, jobs, rate, speeds)
+    estimated = ~unknown & (expected > 0)
+    rest = np.maximum(total - expected, _REST * expected)
     return JobWork(
         declared=declared,
         done=done,
         received=received,
         attained=attained,
         total=total,
-        left=np.maximum(total - done, 1.0),
+        left=np.maximum(np.where(estimated, rest, total - done), 1.0),
         least_left=np.maximum(np.where(unknown, guessed, declared) - done, 1.0),
         unknown=unknown,
+        estimated=estimated,
         factor=np.where(stated > 0, raised / np.maximum(stated, 1.0), 1.0),
         assumed=assumed,
     )
@@ -122,6 +136,8 @@ def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
         said[ids[int(row)]] = sentence(work.assumed, int(row), float(work.factor[row]))
     for row in np.flatnonzero(work.unknown & (work.declared > 0)):
         said[ids[int(row)]] = "; it has done more than its declared work, which counts no more"
+    for row in np.flatnonzero(work.estimated):
+        said[ids[int(row)]] = said.get(ids[int(row)], "") + ESTIMATED
     return with_sentences(plan, said)
 
 
@@ -151,6 +167,30 @@ def _declared(jobs: Sequence[Job], rates: Rates) -> FloatArray:
         ],
         np.float64,
     )
+
+
+def _expected_done(
+    sources: Sources, jobs: Sequence[Job], rate: FloatArray, speeds: JobRates
+) -> FloatArray:
+    """(J,) samples that a running job without a report trained by its expected speed: where it runs
+    since its last start, and before that at the slowest that it may have. 0 of all others."""
+    seen, attained = sources.seen, sources.past.attained
+    found = np.zeros(len(jobs))
+    slowest = _least_per_gpu(rate, speeds.counts)
+    for row, job in enumerate(jobs):
+        if job.state is not JobState.RUNNING or job.id in seen.progress or job.start_s <= 0:
+            continue
+        held = gpus_of(job, seen.nodes)
+        kind, count = next(iter(held.items()), ("", 0))
+        if len(held) != 1 or kind not in speeds.kinds or count not in speeds.counts:
+            continue
+        had = attained.get(job.id, 0.0)
+        ran_s = min(max(seen.now - job.start_s, 0.0), had / count)
+        here = rate[row, speeds.kinds.index(kind), speeds.counts.index(count)]
+        found[row] = here * ran_s
+        if job.declaration and job.declaration.habit in _KEEPS_WORK:
+            found[row] += (had - count * ran_s) * slowest[row]
+    return found
 
 
 def _declares(job: Job) -> bool:

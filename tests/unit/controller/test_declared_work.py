@@ -34,6 +34,7 @@ def work(declared, received, attained, done=0):
         left=rest,
         least_left=rest,
         unknown=np.zeros(1, bool),
+        estimated=np.zeros(1, bool),
         factor=rest,
         assumed=assumed_work([None], None),
     )

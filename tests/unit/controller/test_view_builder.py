@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from slurm_hadar.controller.snapshot import restart_costs, view_builder
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, placed
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
-from slurm_hadar.controller.snapshot.work import explained
+from slurm_hadar.controller.snapshot.work import ESTIMATED, explained
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Reservation
@@ -202,6 +202,33 @@ def test_a_job_that_does_more_than_it_declares_is_of_unknown_length():
     assert left_s(samples=100_000) > 100.0
     # It may tell too little, but not too much: some work beyond its word is no matter.
     assert left_s(samples=12) < 1.0
+
+
+def unreported(ran_s, before_s=0.0, samples=100_000, said=None, **more):
+    """Samples left of a job on one k80, without reports but ``said``, and the reason of a plan."""
+    declared = replace(MODEL, samples=samples, **{"checkpoint": "signal", **more})
+    one = running("1", {"k1": {"k80": 1}}, declaration=declared, start_s=NOW - ran_s)
+    past = ControllerHistory({"1": ran_s + before_s})
+    shown = take_snapshot(seen([one], progress=said or {}), CONFIG, RATES, past)
+    plan = explained(dictate(shown.view, {}), shown.view.jobs.ids, shown.work)
+    return float(shown.view.jobs.left[0]), plan.waiting["1"]
+
+
+def test_without_reports_the_rest_falls_by_the_expected_speed():
+    """It stayed the whole declared work: a job ended "in 2 min" for as long as it ran."""
+    rate = float(RATES.rates("resnet18", 64, ("k80",), (1,))[0][0, 0])
+    left, reason = unreported(100.0)
+    assert left == pytest.approx(100_000 - 100 * rate) and reason.endswith(ESTIMATED)
+    # What it saved before its last start counts at the slowest speed, here the k80's own.
+    assert unreported(60.0, 40.0)[0] == pytest.approx(left)
+    assert unreported(60.0, 40.0, checkpoint="restart")[0] == pytest.approx(100_000 - 60 * rate)
+    # Past its expected end a tenth of what it ran is left, so that the end never stands at now.
+    assert unreported(100_000 / rate * 1.2)[0] == pytest.approx(100_000 * 1.2 / 10)
+    # Far beyond it the declaration counts no more, as ever; nor is one estimated that reports.
+    left, reason = unreported(100_000 / rate * 2)
+    assert left >= 2 * 100_000 and ESTIMATED not in reason
+    left, reason = unreported(100.0, said={"1": progress("1", samples=500)})
+    assert left == 100_000 - 500 and ESTIMATED not in reason
 
 
 def test_nobody_elses_reports_make_a_job_one_of_unknown_length():
