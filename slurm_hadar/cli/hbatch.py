@@ -322,7 +322,8 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
     else:
         said = "the job is managed"
         if submit.site is not None and not _acts(submit, submit.site):
-            more.append("no controller is acting now, and without one it is an ordinary job")
+            said = "the job will be managed"
+            more.append("no controller is acting now, and until one does it is an ordinary job")
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     details = "; for details: hbatch --hadar-plan" if len(plain) < len(more) else ""
     return (f"{said}: {'; '.join(plain)}" if plain else said) + details

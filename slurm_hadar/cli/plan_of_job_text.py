@@ -37,7 +37,9 @@ def format_plan(plan: SubmitPlan) -> list[str]:
             f"{formats.duration(plan.interval_s)}"
         )
     else:
-        said.append("managed  yes, but no controller is acting now: it is an ordinary job")
+        said.append(
+            "managed  later: no controller is acting now, and until one does it is an ordinary job"
+        )
     if plan.reason:
         where = job_updates.placement_text(plan.gpus, plan.nodes) if plan.gpus else ""
         has_place = plan.reason.startswith(where)

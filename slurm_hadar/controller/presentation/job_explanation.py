@@ -300,7 +300,8 @@ def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:
 def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
     was = _asked_for(job, seen, config)
-    notes = [] if job.opted_out else [f"To opt it out: hadar optout {job.id}"]
+    over = job.opted_out or job.state is JobState.FINISHED
+    notes = [] if over else [f"To opt it out: hadar optout {job.id}"]
     runs = job.state is JobState.RUNNING
     if not was or not (runs or job.state is JobState.PENDING):
         return notes

@@ -229,7 +229,8 @@ class Published:
         trust = report.understated.get(job.uid)
         if trust is not None:
             note = (
-                f"Declared work of this user's jobs counts {trust:.1f} times (false declarations)"
+                f"Declared work of this user's jobs counts {trust:.1f} times "
+                "(declared work was off before)"
             )
             found = replace(found, notes=[*found.notes, note])
         return _without_others(asdict(found), (job.id,), viewer)

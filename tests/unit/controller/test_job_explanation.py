@@ -21,7 +21,7 @@ from slurm_hadar.controller.presentation.job_report import of_controller
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError
-from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.reports import text
@@ -206,6 +206,13 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+def test_no_optout_of_a_job_that_has_ended_is_offered():
+    one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
+    assert undo(one, seen([one]), SITE)[0].startswith("To opt it out")
+    ended = replace(one, state=JobState.FINISHED, slurm_state="COMPLETED")
+    assert undo(ended, seen([ended]), SITE) == []
 
 
 def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):

@@ -317,7 +317,7 @@ def test_each_user_sees_their_own_and_the_operator_all(tmp_path):
         assert {row["id"] for row in said(one, uid, "status")["result"]["rows"]} == {"1", "2"}
     assert said(one, OTHER, "status")["result"]["trust"] == 2.5
     notes = said(one, OTHER, "explain", "2")["result"]["notes"]
-    assert any("counts 2.5 times" in note for note in notes)
+    assert any("counts 2.5 times (declared work was off before)" in note for note in notes)
     assert said(one, OTHER, "doctor", "2")["result"]["id"] == "2"
 
 

@@ -26,7 +26,7 @@ def submitted(place, text, *argv, **site):
 
 
 def doubts(done):
-    return [line for line in lines(done) if "the job is managed" not in line]
+    return [line for line in lines(done) if "the job will be managed" not in line]
 
 
 @pytest.mark.parametrize(
@@ -357,11 +357,11 @@ OUT, MAYBE = "not managed: outside the site's rollout", "managed: only if the si
     ("accounts", "users", "percent", "argv", "says"),
     [
         (["ml"], [], 100, ["-A", "phys"], OUT),
-        (["ml"], [], 100, ["-A", "ml"], "the job is managed"),
+        (["ml"], [], 100, ["-A", "ml"], "the job will be managed"),
         (["ml"], [], 100, [], MAYBE),
-        (["ml"], [ME], 100, ["-A", "phys"], "the job is managed"),
+        (["ml"], [ME], 100, ["-A", "phys"], "the job will be managed"),
         ([], ["no-one"], 100, [], OUT),
-        ([], [ME], 100, [], "the job is managed"),
+        ([], [ME], 100, [], "the job will be managed"),
         ([], [], 10, [], MAYBE),
         ([], [ME], 10, [], MAYBE),
         ([], [], 0, [], OUT),
@@ -374,7 +374,7 @@ def test_a_job_outside_the_rollout_is_not_said_to_be_managed(
     done = submitted(place, "#HADAR gpus=1 types=any", *argv, rollout=limits)
     (line,) = lines(done)
     assert says in line and not any(letter.isdigit() for letter in line)
-    assert (says == "the job is managed") == ("rollout" not in line)
+    assert (says == "the job will be managed") == ("rollout" not in line)
     # What is declared stays: it counts when the rollout grows.
     assert any("hadar1" in word for word in done.seen["argv"])
 
