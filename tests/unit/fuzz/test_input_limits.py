@@ -359,8 +359,8 @@ def read_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files of the exchange folder that are read from now on."""
     names: list[str] = []
 
-    def read_owned(path: Path, *_: object) -> None:
-        names.append(path.name)
+    def read_owned(path: str, *_: object) -> None:
+        names.append(Path(path).name)
 
     monkeypatch.setattr(files, "read_owned", read_owned)
     return names

@@ -56,6 +56,8 @@ def test_same_view_same_plan(view: View) -> None:
 @given(views(degenerate=False))
 @_QUICK
 def test_second_round_changes_nothing(view: View) -> None:
+    # Where a restart costs nothing a job may change to a place that is as good.
+    view = replace(view, jobs=replace(view.jobs, restart_s=np.maximum(view.jobs.restart_s, 1.0)))
     first, state = decide(view, {})
     after = applied(view, first, later_s=1.0)
     second, _ = decide(after, json.loads(json.dumps(state)))
