@@ -231,7 +231,7 @@ class Trial:
         return self._ticks_file.read_text().splitlines() if self._ticks_file.exists() else []
 
     def _moves_done(self) -> int:
-        found = re.findall(r"job \d+: moved, to", "\n".join(self._ticks_text()))
+        found = re.findall(r"job \d+: released, to start on", "\n".join(self._ticks_text()))
         return len(found)
 
     def _over(self) -> bool:
