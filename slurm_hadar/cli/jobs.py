@@ -140,7 +140,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
     site = load_to_ask(config)
     cluster = cluster_of(site)
     changes, changed, doubts = [], {}, list[str]()
-    of_types = bool({"types", "gpu_mem", "gpu-mem"} & {word.partition("=")[0] for word in words})
+    keys = {word.partition("=")[0] for word in words}
+    changes_types = not keys.isdisjoint(("types", "gpu_mem", "gpu-mem"))
     for found in _find(cluster, job):
         shown = opted_in(found, site, found.partitions).declaration
         if words == ["pin=yes"] and (shown is None or shown.off):
@@ -151,7 +152,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
                           f"now on; undo with: hadar optout {found.id}")  # fmt: skip
         fields: dict[str, str] = {}
         before = found.declaration
-        if before and of_types:
+        if before and changes_types:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)

@@ -212,7 +212,7 @@ def _counts(span: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _memory_gb(kind: str, config: Config) -> float:
-    """The site's word, else the data sheet's; 0 where nobody knows."""
+    """GB of one GPU: what the site declares, else the data sheet; 0 where neither has it."""
     said = config.gpu_types[kind].memory_gb if kind in config.gpu_types else 0.0
     known = lookup(kind)
     return said or (known.memory_gb if known else 0.0)

@@ -232,7 +232,7 @@ def test_memory_is_left_out_where_slurm_would_not_take_it(more: str, why: str) -
     on = study(made_history.CONF + more, cpus=shipped())
     (one,) = advice_cpus.defaults(on)
     assert all("DefMemPerGPU" not in line.text for line in on.draft.lines(one.refs))
-    assert any(why in words for words in on.fine)
+    assert any(why in sentence for sentence in on.fine)
 
 
 def test_continued_lines_are_replaced_as_a_whole() -> None:
