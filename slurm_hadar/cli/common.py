@@ -6,20 +6,19 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slurm_hadar import config as configuration
 from slurm_hadar import users
 from slurm_hadar.config import Config
-from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.lock import controllers_uid, only_one
-from slurm_hadar.controller.observation.accounting_limits import refuse_root
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
+
+if TYPE_CHECKING:  # half a second, and most commands do without
+    from slurm_hadar.controller.tick import Controller
 
 ConfigOption = Annotated[
     Path | None,
@@ -64,8 +63,10 @@ def cluster_of(config: Config) -> Cluster:
 
 
 @contextmanager
-def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
+def controller_of(config: Config, wait_s: float) -> Iterator["Controller"]:
     """A controller that holds the lock. Raises HadarError when another one does."""
+    from slurm_hadar.controller.observation.accounting_limits import refuse_root
+
     refuse_root(config)
     _writable(config.site.state_dir)
     with only_one(config.site.state_dir, wait_s), _opened(config, repair=True) as controller:
@@ -73,7 +74,7 @@ def controller_of(config: Config, wait_s: float) -> Iterator[Controller]:
 
 
 @contextmanager
-def reader_of(config: Config) -> Iterator[Controller]:
+def reader_of(config: Config) -> Iterator["Controller"]:
     """A controller without the lock, to look and plan beside one that ticks; not to tick with.
 
     Raises HadarError for a user who is not the controller's.
@@ -83,7 +84,11 @@ def reader_of(config: Config) -> Iterator[Controller]:
 
 
 @contextmanager
-def _opened(config: Config, repair: bool) -> Iterator[Controller]:
+def _opened(config: Config, repair: bool) -> Iterator["Controller"]:
+    from slurm_hadar.controller.journal.store import Store
+    from slurm_hadar.controller.tick import Controller
+    from slurm_hadar.profiles.rates import open_rates
+
     owned(config)
     store = Store.open(config.site.state_dir, repair)
     try:

@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer._completion_classes import completion_init
 from typer._completion_shared import get_completion_script
 
 from slurm_hadar.cli import completion_hbatch
@@ -27,8 +26,7 @@ class Program(StrEnum):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command, and what answers the shells when they complete hadar's arguments."""
-    completion_init()
+    """Register the command."""
     app.command()(completion)
 
 

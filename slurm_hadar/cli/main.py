@@ -3,62 +3,80 @@
 import gc
 import os
 import sys
-from typing import Annotated, NoReturn
+from collections import UserDict
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from slurm_hadar import __version__
-from slurm_hadar.cli import (
-    alerts,
-    completion,
-    control,
-    doctor,
-    jobs,
-    manual,
-    plugins,
-    policies,
-    profile,
-    report,
-    retire,
-    simulate,
-    site,
-    status,
-    template,
-    top,
-    tune,
-    web,
-    widen,
-)
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.reports import formats
+
+_MODULES = {
+    "tick": "control",
+    "run": "control",
+    "plan": "control",
+    "backfill": "control",
+    "status": "status",
+    "explain": "status",
+    "top": "top",
+    "doctor": "doctor",
+    "pin": "jobs",
+    "optout": "jobs",
+    "set": "jobs",
+    "check": "site",
+    "demo": "site",
+    "profile": "profile",
+    "report": "report",
+    "retire": "retire",
+    "widen": "widen",
+    "alerts": "alerts",
+    "policies": "policies",
+    "tune": "tune",
+    "web": "web",
+    "completion": "completion",
+    "manual": "manual",
+    "sandbox": "site",
+    "simulate": "simulate",
+    "plugins": "plugins",
+    "template": "template",
+}
+"""Commands in the order of ``--help``, and the module below ``slurm_hadar.cli`` that has each."""
+
+
+class _Commands(UserDict[str, Any]):
+    """Name -> command; imports the module of a command when that command is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The command. Raises KeyError."""
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            part = typer.Typer(rich_markup_mode=None)
+            import_module(f"slurm_hadar.cli.{found}").add_to(part)
+            self.update(get_group(part).commands)
+            # What is imported stays. The collector, which would look through it even at the end,
+            # leaves it.
+            gc.freeze()
+        return super().__getitem__(name)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Commands({**_MODULES, **self.commands})
+
 
 app = typer.Typer(
     name="hadar",
+    cls=_Group,
     help="Makes a mixed GPU cluster under Slurm act as one machine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-control.add_to(app)
-status.add_to(app)
-top.add_to(app)
-doctor.add_to(app)
-jobs.add_to(app)
-site.add_to(app)
-simulate.add_to(app)
-profile.add_to(app)
-report.add_to(app)
-retire.add_to(app)
-widen.add_to(app)
-alerts.add_to(app)
-plugins.add_to(app)
-policies.add_to(app)
-template.add_to(app)
-tune.add_to(app)
-web.add_to(app)
-completion.add_to(app)
-manual.add_to(app)
 
 
 def _version(wanted: bool) -> None:
@@ -78,8 +96,10 @@ def _root(
 
 def main() -> None:
     """Run the command; an error is one sentence on stderr and an exit code."""
-    # What is imported stays. The collector, which would look through it even at the end, leaves it.
-    gc.freeze()
+    if "_HADAR_COMPLETE" in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()  # what answers the shells
     try:
         app()
     except SystemExit as end:
@@ -88,6 +108,8 @@ def main() -> None:
             _reader_is_gone()
         raise
     except HadarError as error:
+        from slurm_hadar.reports import formats
+
         # It may quote a file, a name or an argument with characters that would act.
         said = "\n".join(formats.plain(line) for line in str(error).split("\n"))
         print(f"hadar: {said}", file=sys.stderr)

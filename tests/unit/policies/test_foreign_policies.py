@@ -263,6 +263,8 @@ def test_no_policy_is_loaded_before_it_is_asked_for() -> None:
         "import sys\nimport slurm_hadar.cli.hbatch\n"
         "assert not [m for m in sys.modules if m.startswith('slurm_hadar.policies')]\n"
         "import slurm_hadar.cli.main\n"
+        "assert not [m for m in sys.modules if m.startswith(('slurm_hadar.controller', 'numpy'))]\n"
+        "import slurm_hadar.cli.status\n"
         "ours = {f'slurm_hadar.policies.{m}' for m in ('foreign', 'hadar', 'ones', 'validity',"
         " 'queues.tiresias')}\n"
         "assert not ours & set(sys.modules), ours & set(sys.modules)\n"
