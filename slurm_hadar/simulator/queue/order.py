@@ -40,6 +40,10 @@ class QueueOrder:
         found: IntArray = np.array(sorted(jobs.tolist(), key=self._places.held.__getitem__))
         return found.astype(np.int64)
 
+    def is_ahead(self, waiting: int, running: int) -> bool:
+        """Whether Slurm looks at a job that waits before one that runs, were this one requeued."""
+        return self._places.held[waiting] < self._places.own[running]
+
     def owners(self, jobs: IntArray) -> IntArray:
         """The places (J,) that the jobs would have now without any exchange."""
         own: IntArray = np.array([self._places.own[job] for job in jobs.tolist()], dtype=np.int64)

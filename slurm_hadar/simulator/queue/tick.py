@@ -17,6 +17,7 @@ from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.record import Decide
 from slurm_hadar.scheduling import schedule
 from slurm_hadar.scheduling.profile import Profile
+from slurm_hadar.scheduling.schedule import Waiting
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.cluster_state import ClusterState
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
@@ -194,8 +195,15 @@ class SimulatedController:
 
     def _move(self, plan: Plan, movable: Mapping[str, bool], now: float) -> None:
         """Moves running jobs to GPUs that no waiting job can use, now or by a reservation."""
-        profiles = self._state.profiles(now)
-        schedule.backfill(self._state.queue(self._tested), profiles, lambda job, kind: True)
+        profiles, queue = self._state.profiles(now), self._state.queue(self._tested)
+        starts: set[int] = set()
+
+        def may_start(job: int, kind: int) -> bool:
+            starts.add(job)
+            return True
+
+        schedule.backfill(queue, profiles, may_start)
+        waiting = [one for one in queue if one.job not in starts]
         left = self._steering.max_moves_per_tick
         for id_, placement in plan.placements.items():
             job = self._index[id_]
@@ -204,8 +212,19 @@ class SimulatedController:
                 continue
             if dict(was.gpus) == dict(placement.gpus) and was.batch == placement.batch:
                 continue
+            if self._closed(job, placement, waiting):
+                continue
             if self._moved(job, placement, profiles, now):
                 left -= 1
+
+    def _closed(self, job: int, placement: Placement, waiting: Sequence[Waiting]) -> bool:
+        """Whether a job ahead waits for the new type but not for the old one: Slurm's main
+        scheduler would start the requeued job on the old one again."""
+        new = {self._types[name] for name in placement.gpus}
+        old = set(np.flatnonzero(self._state.on[job]).tolist())
+        order = self._state.order
+        closed = {k for one in waiting if order.is_ahead(one.job, job) for k in one.kinds}
+        return bool(new & closed - old) and not old <= closed
 
     def _moved(
         self, job: int, placement: Placement, profiles: Mapping[int, Profile], now: float

@@ -243,6 +243,23 @@ def test_no_move_takes_what_a_waiting_job_has_reserved() -> None:
     assert ends[2] == 1080.0 + 10.0 + (3000.0 - 1080.0) / 2
 
 
+@pytest.mark.parametrize(
+    ("types", "end"), [("fast", 1030 + 10 + 1970 / 2), ("", 70 + 10 + 2930 / 2)]
+)
+def test_no_move_to_a_type_that_is_closed_for_a_job_ahead(types, end) -> None:
+    """j0 and j1 hold two GPUs of each type; j3 came later, has priority and waits for three.
+    Where it names only the fast type, Slurm would start j2 on the slow one again."""
+    two, one = [[0.0, 2.0, 0.0], [0.0, 1.0, 0.0]], [[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    three = [[0.0, 0.0, 2.0], [0.0, 0.0, 1.0]]
+    jobs = work([two, two, one, three], total=[2000.0, 1000.0, 3000.0, 2000.0],
+                arrival=[0.0, 0.0, 0.0, 10.0], counts=(1, 2, 3))  # fmt: skip
+    text = "job_id,managed,types,priority\nj0,no,fast,1\nj1,no,slow,1\nj2,yes,,1\n"
+    jobs = queue_of(jobs, f"{text}j3,no,{types},9\n")
+    script = {0.0: {"j2": on("slow")}, 20.0: {"j2": on("fast")}}
+    ends = moving(script, jobs, "fast=4,slow=4")
+    assert ends[3] == 2000.0 and ends[2] == end
+
+
 def test_a_job_is_never_moved_to_a_type_that_it_does_not_name() -> None:
     jobs = queue_of(work(BOTH, total=1000.0), "job_id,managed,types\nj0,yes,slow\n")
     setting = SimulationSetting(jobs, machines(), MANAGED, steering=ALWAYS)
