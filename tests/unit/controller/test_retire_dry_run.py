@@ -42,7 +42,9 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "refuse_root", lambda _: None)
     monkeypatch.setattr(command, "load", lambda _: known)
     monkeypatch.setattr(command, "_LOCK_WAIT_S", 0.0)
-    monkeypatch.setattr(common, "refuse_root", lambda _: None)
+    monkeypatch.setattr(
+        "slurm_hadar.controller.observation.accounting_limits.refuse_root", lambda _: None
+    )
     slurm = SimpleNamespace(traffic=Traffic(), queries={}, read_config=dict)
     monkeypatch.setattr(common, "cluster_of", lambda _: slurm)
     monkeypatch.setattr(

@@ -171,12 +171,13 @@ def test_same_view_same_plan(view: View) -> None:
 @given(forkable(degenerate=False))
 @_QUICK
 def test_copies_stay_where_they_are_when_nothing_changes(view: View) -> None:
+    # Jobs that restart for nothing may change places, and copies of other sizes come out as even.
+    view = replace(view, jobs=replace(view.jobs, restart_s=np.maximum(view.jobs.restart_s, 1.0)))
     first, state = decide(view, {})
     after = applied(view, first)
     second, _ = decide(after, state)
     for id_, placement in first.placements.items():
-        # Where a restart costs nothing, copies of other sizes may come out as even.
-        if placement.copies > 1 and view.jobs.restart_s[view.jobs.ids.index(id_)] > 0:
+        if placement.copies > 1:
             assert second.placements[id_].nodes == placement.nodes
 
 
