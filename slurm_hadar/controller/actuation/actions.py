@@ -19,9 +19,8 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 
-NOT_STOPPED = (
-    "runs on; the policy would stop it for other jobs, which this site does not do (guards.preempt)"
-)
+WOULD_STOP = "runs on; the policy would stop it for other jobs"
+NOT_STOPPED = f"{WOULD_STOP}, which this site does not do (guards.preempt)"
 
 
 class Kind(Enum):

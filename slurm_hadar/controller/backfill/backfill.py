@@ -217,6 +217,8 @@ class _Round:
         else:
             action = actions.stop(target, self.waiting[id_], self.seen, self.config)
         if action is None:
+            if placement is None:
+                self.deferred[id_] = actions.NOT_STOPPED
             return 0
         if id_ in self.staying:
             self.deferred[id_] = f"{staying.CANNOT_MOVE}: {self.staying[id_]}"
