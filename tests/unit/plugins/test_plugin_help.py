@@ -528,4 +528,7 @@ def test_without_limits_lua_says_nothing_of_a_rollout(tmp_path):
         f'local help, site = dofile(FOLDER .. "/help.lua"), {literal(SITE)}\n'
         'answer({tostring(help.outside(site, "ann", nil)), help.told({notes = {}}, false, nil)})'
     )
-    assert run(text, tmp_path) == ["false", "slurm-hadar: the job is managed"]
+    assert run(text, tmp_path) == [
+        "false",
+        "slurm-hadar: the job is managed while a controller acts",
+    ]
