@@ -11,7 +11,7 @@ from slurm_hadar import __version__
 from slurm_hadar.cli import (
     alerts,
     completion,
-    control,
+    controller_commands,
     doctor,
     jobs,
     manual,
@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-control.add_to(app)
+controller_commands.add_to(app)
 status.add_to(app)
 top.add_to(app)
 doctor.add_to(app)

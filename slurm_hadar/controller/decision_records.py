@@ -17,7 +17,7 @@ def decisions(
     found = []
     placements = {**plan.placements, **idle.placements}
     waiting = {**plan.waiting, **idle.waiting}
-    kept = kept_running(shown, plan, means, idle)
+    kept = not_stopped(shown, plan, means, idle)
     for id_ in [*shown.schedulable, *idle.schedulable]:
         placement = placements.get(id_)
         where, reason = WAITS, waiting.get(id_, "")
@@ -37,7 +37,7 @@ def decisions(
     return found
 
 
-def kept_running(
+def not_stopped(
     shown: Snapshot, plan: Plan, means: PlanDiff, idle: BackfillPlan
 ) -> dict[str, SchedulableJob]:
     """The running jobs that the policy would stop, and that the guards keep where they are."""

@@ -23,7 +23,7 @@ from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.presentation.tick_text import format_plan
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import staying
+from slurm_hadar.controller.snapshot import movability
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -123,7 +123,10 @@ def test_a_job_with_our_runtime_that_never_reported_gets_no_signal():
     unheard = seen([here], progress={})
     assert decide(unheard, {"1": {"v100": 1}}).actions == ()
     target = look(unheard).schedulable["1"]
-    assert staying.why(target, unheard, CONFIG, ControllerHistory()) == "it has not reported yet"
+    assert (
+        movability.why_not(target, unheard, CONFIG, ControllerHistory())
+        == "it has not reported yet"
+    )
 
 
 def test_a_job_that_just_moved_stays():
