@@ -29,11 +29,13 @@ _UNTYPED = re.compile(r"((gres[:/])?gpu([:=]\d+)?(,|$))+")
 
 
 class Request:
-    """The GPUs that the user requested from sbatch: the option as typed, and the types named."""
+    """The GPUs that the user requested from sbatch: the option as typed, and the types named.
+    ``none``: they are 0."""
 
-    def __init__(self, text: str, types: tuple[str, ...]) -> None:
+    def __init__(self, text: str, types: tuple[str, ...], none: bool) -> None:
         self.text = text
         self.types = types
+        self.none = none
 
 
 class Additions:
@@ -53,7 +55,7 @@ class Additions:
 def gpu_request(held: Settings) -> Request | None:
     """The user's own request for GPUs in any of Slurm's forms; None where there is none."""
     typed: list[str] = []
-    shown = ""
+    shown, none = "", True
     for name in (*GPU_OPTIONS, "gres", "tres-per-task"):
         text = held.get(name)
         if not text:
@@ -63,8 +65,9 @@ def gpu_request(held: Settings) -> Request | None:
         elif not any(_is_gpu(part) for part in text.split(",")):
             continue
         shown = shown or f"--{name}={held[name]}"
+        none = none and all(re.search(r"[:=]0+$", p) for p in text.split(",") if _is_gpu(p))
         typed += [kind for kind in _types_in(text) if kind not in typed]
-    return Request(shown, tuple(typed)) if shown else None
+    return Request(shown, tuple(typed), none) if shown else None
 
 
 def gpus_not_asked_for(declaration: Declaration, held: Settings) -> str:
@@ -112,7 +115,10 @@ def add(
         record = replace(record, types=_types(declaration, request))
         if request is None:
             _ask_for_gpus(result, record, held)
-        result.has_gpus = request is not None or bool(result.options or result.behind)
+        elif request.none and declaration.gpus is not None:
+            result.notes.append("its own request has precedence over the gpus= that it declares")
+        asks = request is not None and not request.none
+        result.has_gpus = asks or bool(result.options or result.behind)
         if result.has_gpus:
             choose = _choose_types if request is None or not request.types else _keep_to_type
             listed = choose(result, record, held, site, today)

@@ -100,6 +100,7 @@ def doubts(
             "effect; submit it without --no-requeue"
         )
     yield from _of_backfill(declaration, held, site)
+    yield from _of_several_nodes(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
     yield from _of_the_types(declaration.types, site)
     yield from _of_the_nodes(declaration, held, site)
@@ -161,15 +162,43 @@ def _of_backfill(
         yield ("backfill=yes without checkpoint=yes: the job loses its work when it is requeued")
 
 
+def _of_several_nodes(
+    declaration: Declaration, held: Settings, site: WrapperSite | None
+) -> Iterator[str]:
+    """``fork``, ``tasks`` and ``nodes`` that change nothing."""
+    words, request = declaration.assignments(), gpu_request(held)
+    per_job = (
+        "gpus" in held if request is not None else (held.get("nodes") or "1") not in ("1", "1-1")
+    )
+    if declaration.fork[1] > 1:
+        no_effect = f"fork={words['fork']} has no effect"
+        if site is not None and not site.copies:
+            yield f"{no_effect}: this site's policy makes no copies of jobs"
+        elif not declaration.checkpoint:
+            yield f"{no_effect} without checkpoint=yes: only a move gives the job more nodes"
+        elif request is not None and not {"gres", "gpus-per-node"} & held.keys():
+            yield f"{no_effect} with {request.text}: write --gres=gpu:N, the GPUs on each node"
+    elif declaration.tasks > 1:
+        yield f"tasks={declaration.tasks} has no effect without fork=1-N"
+    if declaration.nodes and declaration.nodes[1] > 1 and not (declaration.backfill or per_job):
+        most = declaration.nodes[1]
+        yield (
+            f"nodes={words['nodes']} has no effect without --gpus=N and -N1-{most}, or with "
+            "backfill=yes on idle nodes"
+        )
+
+
 def _of_the_model(model: str, site: WrapperSite | None) -> Iterator[str]:
-    """A name that differs from a known one in more than its numbers, and in little."""
+    """A name that differs from a known one in little, and in more than its numbers or in one digit
+    only: resnet51 is a mistake, and resnet101 is another model."""
     key = _letters_and_digits(model)
     if site is None or not key or key in site.models:
         return
     from difflib import get_close_matches
 
     for near in get_close_matches(key, site.models, n=3, cutoff=_LIKE):
-        if re.sub(r"\d", "", near) != re.sub(r"\d", "", key):
+        one_other = len(near) == len(key) and sum(map(str.__ne__, near, key)) == 1
+        if one_other or re.sub(r"\d", "", near) != re.sub(r"\d", "", key):
             yield f"model={model} is not known here; did you mean {near}?"
             return
 

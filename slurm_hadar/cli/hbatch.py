@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from slurm_hadar.cli.handover import ANSWER, GUARD
+from slurm_hadar.cli.real_sbatch import ANSWER, GUARD
 from slurm_hadar.cli.submit import Submit, SubmitOutcome
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     if environment.get(GUARD):
-        # A script under the name of sbatch came back to us: see handover.comes_back.
+        # A script under the name of sbatch came back to us: see real_sbatch.comes_back.
         return _answer(help_wanted=False)
     submit = Submit(argv, environment)
     if submit.line.asked & {"help", "version"}:

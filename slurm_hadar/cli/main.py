@@ -15,10 +15,10 @@ from slurm_hadar import __version__
 from slurm_hadar.domain.errors import HadarError
 
 _MODULES = {
-    "tick": "control",
-    "run": "control",
-    "plan": "control",
-    "backfill": "control",
+    "tick": "controller_commands",
+    "run": "controller_commands",
+    "plan": "controller_commands",
+    "backfill": "controller_commands",
     "status": "status",
     "explain": "status",
     "top": "top",

@@ -1,6 +1,6 @@
 """What hbatch wrote of GPU types into a job's request, when its owner declares others later."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import added_constraint
@@ -48,9 +48,8 @@ def with_other_types(
     group = group_types(config).get(",".join(declared.partitions), {})
     listed |= before_them == {*job.partitions} and names <= {*group}
     # With types=any it may omit a type for its speed, which its owner names now.
-    foreign = steered is not None and "Partition" in steered.foreign
-    if ANY in before.types and ANY not in declared.types and not foreign:
-        listed |= names < before_them
+    if ANY in before.types and ANY not in declared.types:
+        listed |= _omits(names, before_them, steered)
     if waits and listed and set(now) != set(job.partitions):
         fields["Partition"] = ",".join(now)
     return declared, fields
@@ -76,9 +75,20 @@ def left_out(
     kinds = [types[name] for name in now if name not in names]
     if not kinds:
         return ""
-    update = f"scontrol update JobId={job.id} Partition={','.join(now)}"
-    cure = f"run: {update}" if waits else f"once it waits again run: {update}"
-    return f"its list of partitions stays {','.join(names)}, without {' and '.join(kinds)}; {cure}"
+    why, command = "", f"scontrol update JobId={job.id} Partition={','.join(now)}"
+    before = job.declaration or Declaration()
+    if ANY in before.types and ANY in declared.types and _omits(set(names), now, steered):
+        why = f": types={ANY} omits types on which the job would be far slower"
+        command = f"hadar set {job.id} types={','.join(types[name] for name in now)}"
+    return (
+        f"its list of partitions stays {','.join(names)}, without {' and '.join(kinds)}{why}; "
+        f"{'' if waits else 'once it waits again '}run: {command}"
+    )
+
+
+def _omits(names: Set[str], every: Collection[str], steered: Steering | None) -> bool:
+    """Whether a list may be one of hbatch's, without types that are slow for the job."""
+    return names < {*every} and not (steered is not None and "Partition" in steered.foreign)
 
 
 def _list_of(job: Job, steered: Steering | None) -> list[str]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from slurm_hadar import config as configuration
 from slurm_hadar import users
 from slurm_hadar.cli.batch_script import read_handle
-from slurm_hadar.cli.handover import is_same, without_pythons_traces
 from slurm_hadar.cli.plan_of_job_text import print_json, print_text
+from slurm_hadar.cli.real_sbatch import is_same, without_pythons_traces
 from slurm_hadar.cli.rollout_remark import MAYBE, remark
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.cli.submit import Submit, SubmitOutcome

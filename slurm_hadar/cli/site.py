@@ -10,7 +10,7 @@ import typer
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.common import ConfigOption, JsonOption, print_json
-from slurm_hadar.cli.handover import find_sbatch
+from slurm_hadar.cli.real_sbatch import find_sbatch
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks import check as checking
 from slurm_hadar.controller.checks.finding import Finding

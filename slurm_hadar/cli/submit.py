@@ -82,7 +82,7 @@ class Submit:
                 "(hadar check --write makes it known to hbatch)"
             )
             return
-        from slurm_hadar.cli.handover import is_same
+        from slurm_hadar.cli.real_sbatch import is_same
         from slurm_hadar.cli.wrapper_site import SiteError, read_site
 
         try:
@@ -169,7 +169,7 @@ class Submit:
         """What to say where the script has options of ours that this sbatch refuses; else empty."""
         if not self.in_script:
             return ""
-        from slurm_hadar.cli.handover import knows
+        from slurm_hadar.cli.real_sbatch import knows
 
         key = self.in_script[0][0]
         if knows(self.program(), f"--hadar-{key}", self.environment):
@@ -184,7 +184,7 @@ class Submit:
 
         Raises :class:`HadarError` where there is none.
         """
-        from slurm_hadar.cli.handover import find_sbatch
+        from slurm_hadar.cli.real_sbatch import find_sbatch
 
         site = self.site
         if not self._sbatch:
@@ -195,7 +195,7 @@ class Submit:
 
     def hand_over(self, added: Additions | None = None) -> NoReturn:
         """Become sbatch."""
-        from slurm_hadar.cli.handover import become_sbatch
+        from slurm_hadar.cli.real_sbatch import become_sbatch
 
         become_sbatch(self.program(), self.sbatch_arguments(added), self.environment)
 
@@ -204,7 +204,7 @@ class Submit:
 
         ``meanwhile`` is called while it runs.
         """
-        from slurm_hadar.cli.handover import run_sbatch
+        from slurm_hadar.cli.real_sbatch import run_sbatch
 
         words = self.sbatch_arguments(added)
         return run_sbatch(self.program(), words, self.environment, meanwhile)

@@ -17,7 +17,7 @@ from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import forks, shapes, staying
+from slurm_hadar.controller.snapshot import forks, movability, shapes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.controller.tick_context import TickContext
@@ -64,7 +64,7 @@ class Decider:
         remembered = self._store.policy_state(self._config.controller.policy)
         plan, state = self._decide(shown.view, remembered)
         plan = shapes.shaped(forks.carried_out(plan, shown.view), shown)
-        plan = staying.explained(plan, shown.staying)
+        plan = movability.explained(plan, shown.staying)
         return PolicyAnswer(plan, explained(plan, shown.view.jobs.ids, shown.work), state)
 
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:

@@ -23,8 +23,8 @@ class AccountUse:
     runs that began, of which ``wait_mean_s`` and ``wait_p95_s`` are, with the jobs that are
     ``waiting`` at its end; ``received_gpu_h``: GPUs held, of these ``idle_nodes_gpu_h`` on idle
     nodes; ``held_idle_gpu_h``: of the ``sampled_gpu_h``, held by a job that computed nothing;
-    ``gained_gpu_h`` and ``lost_gpu_h`` by ``moves``; ``energy_kwh``, ``co2_kg``: of the
-    ``energy_gpu_h`` with known power.
+    ``gained_gpu_h`` by ``moves``, ``lost_gpu_h`` also by those that were not carried out;
+    ``energy_kwh``, ``co2_kg``: of the ``energy_gpu_h`` with known power.
     """
 
     account: str

@@ -132,12 +132,19 @@ def timetable(
     solved = _solved(programme)
     share = np.zeros((jobs, len(work.gpus), buckets))
     share[row, col, bucket] = solved[0]
-    price = np.maximum(-solved[1][second:], 0.0).reshape(pools, buckets)[:, :-1] * horizon
+    of_capacity = solved[1][second:].reshape(pools, buckets)[:, :-1] * horizon
     return Fluid(
         share=share[:, :, :-1],
         worth=solved[1][:jobs] * horizon / work.number,
-        price=price / (length[:-1] * filled[:, None]),
+        price=_gpu_price(of_capacity, length[:-1] * filled[:, None]),
     )
+
+
+def _gpu_price(dual: FloatArray, gpu_s: FloatArray) -> FloatArray:
+    """(P, B) the price of a GPU: what a pool's capacity in a bucket is worth by the ``dual`` of its
+    row, spread over its GPU-seconds."""
+    price: FloatArray = np.maximum(-dual, 0.0) / gpu_s
+    return price
 
 
 def _unit(work: TimeIndexedWork) -> float:

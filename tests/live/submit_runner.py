@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from slurm_hadar.cli import additions, batch_script, handover, hbatch, submit, wrapper_site  # noqa: F401
+from slurm_hadar.cli import additions, batch_script, hbatch, real_sbatch, submit, wrapper_site  # noqa: F401
 
 LIMIT_S = 60
 

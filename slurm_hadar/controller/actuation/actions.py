@@ -12,16 +12,15 @@ from slurm_hadar.controller.actuation.destinations.crossing_moves import Crossin
 from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import batch_choice, cpus, pending_demand, staying
+from slurm_hadar.controller.snapshot import batch_choice, cpus, movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob, placed
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 
-NOT_STOPPED = (
-    "runs on; the policy would stop it for other jobs, which this site does not do (guards.preempt)"
-)
+WOULD_STOP = "runs on; the policy would stop it for other jobs"
+NOT_STOPPED = f"{WOULD_STOP}, which this site does not do (guards.preempt)"
 
 
 class Kind(Enum):
@@ -88,7 +87,7 @@ def diff(
         if action is None and placement is None:
             deferred[id_] = NOT_STOPPED
         elif action is not None and id_ in snapshot.staying:
-            deferred[id_] = f"{staying.CANNOT_MOVE}: {snapshot.staying[id_]}"
+            deferred[id_] = f"{movability.CANNOT_MOVE}: {snapshot.staying[id_]}"
         elif action is not None and (node := _reserved(action, seen)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
         elif action is not None:

@@ -17,7 +17,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import staying
+from slurm_hadar.controller.snapshot import movability
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
@@ -217,9 +217,11 @@ class _Round:
         else:
             action = actions.stop(target, self.waiting[id_], self.seen, self.config)
         if action is None:
+            if placement is None:
+                self.deferred[id_] = actions.NOT_STOPPED
             return 0
         if id_ in self.staying:
-            self.deferred[id_] = f"{staying.CANNOT_MOVE}: {self.staying[id_]}"
+            self.deferred[id_] = f"{movability.CANNOT_MOVE}: {self.staying[id_]}"
         elif placement and not set(placement.nodes) <= {*free, *target.held}:
             self.deferred[id_] = "the nodes that it shall get are not free yet"
         elif moves <= 0:

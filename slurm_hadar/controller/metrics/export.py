@@ -53,11 +53,13 @@ _COUNTERS = (
         "hadar_lost_seconds", "lost_s", "Seconds that moves and stops cost their jobs.", ("cause",)
     ),
     _Family("hadar_lost_samples", "lost_samples", "Samples that moves and stops cost.", ("cause",)),
-    _Family("hadar_gained_seconds", "gained_s", "Seconds that moved jobs saved so far."),
+    _Family(
+        "hadar_gained_seconds", "gained_s", "Seconds that jobs which a move restarted saved so far."
+    ),
     _Family(
         "hadar_gained_samples",
         "gained_samples",
-        "Samples that moved jobs trained beyond their former speed.",
+        "Samples that jobs which a move restarted trained beyond their former speed.",
     ),
     _Family("hadar_gpu_seconds", "gpu_s", "GPU-seconds by type and state.", ("type", "state")),
 )

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.reconciliation import number
+from slurm_hadar.controller.decision_records import not_stopped
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
@@ -91,9 +92,10 @@ class Totals:
 
     def _decisions(self, report: TickReport) -> None:
         idle, plan = report.backfill, report.plan
+        kept = len(not_stopped(report.snapshot, plan, report.diff, idle))
         found = {
-            "placed": len(plan.placements) + len(idle.placements),
-            "waits": len(plan.waiting) + len(idle.waiting),
+            "placed": len(plan.placements) + len(idle.placements) + kept,
+            "waits": len(plan.waiting) + len(idle.waiting) - kept,
             "not_steered": len(report.snapshot.excluded) + len(idle.excluded),
             "deferred": len(report.diff.deferred),
         }

@@ -8,13 +8,13 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.move_steps import MOVED
-from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import rollout
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
-from slurm_hadar.controller.presentation.overview import gained_gpus, lost_gpu_s
+from slurm_hadar.controller.presentation.overview import gained_gpus, lost_gpu_s, outcome_of
 from slurm_hadar.reports.usage import AccountUse, GroupUse, UsageReport
 from slurm_hadar.slurm.accounting import JobRun
 
@@ -27,13 +27,15 @@ _J_PER_KWH = 3.6e6
 @dataclass(frozen=True, slots=True)
 class RecordedMove:
     """A move of the journal. Times in s since the epoch; ``gained_gpus``: the GPUs that it saves
-    while the job is where it went; ``lost_gpu_s``: what it cost."""
+    while the job is where it went; ``lost_gpu_s``: what it cost; ``carried_out``: whether Slurm
+    started the job there."""
 
     job: str
     opened_s: float
     requeued_s: float
     gained_gpus: float
     lost_gpu_s: float
+    carried_out: bool
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ def recorded_move(entry: Entry) -> RecordedMove:
     """What a report needs of a move."""
     requeued_s = entry.reached_s(REQUEUED) or entry.opened_s
     return RecordedMove(
-        entry.job, entry.opened_s, requeued_s, gained_gpus(entry), lost_gpu_s(entry)
-    )
+        entry.job, entry.opened_s, requeued_s, gained_gpus(entry), lost_gpu_s(entry),
+        outcome_of(entry) != NOT_CARRIED_OUT,
+    )  # fmt: skip
 
 
 def usage(
@@ -243,7 +246,7 @@ def _moves(
         new = move.opened_s >= window.from_s
         old = found.get(move.job, _Moved())
         found[move.job] = _Moved(
-            old.count + new,
+            old.count + (new and move.carried_out),
             old.gained_gpu_s + move.gained_gpus * stood,
             old.lost_gpu_s + (move.lost_gpu_s if new else 0.0),
         )

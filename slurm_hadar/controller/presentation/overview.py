@@ -214,8 +214,10 @@ def gained_gpu_s(entry: Entry, seen: Observed) -> float:
 
 
 def gained_gpus(entry: Entry) -> float:
-    """GPUs that a move saves while its job is where it went, see :func:`today`; 0 where the job did
-    not report its speed at both places."""
+    """GPUs that a move saves while its job is where it went, see :func:`today`; 0 where it was not
+    carried out, or the job did not report its speed at both places."""
+    if outcome_of(entry) == NOT_CARRIED_OUT:
+        return 0.0
     effect = entry.effect or {}
     before, after = number(effect, "rate_before"), number(effect, "rate_after")
     if not before or not after:

@@ -20,7 +20,8 @@ class ResourceRequest:
     """What the owner asked for, before we changed anything.
 
     ``form`` is how GPUs are counted: per node (``--gres``), per job (``--gpus``) or per task.
-    ``counts`` are the GPU counts of the whole job that its script can run with, rising.
+    ``counts`` are the GPU counts of the whole job that it can get, rising: those that its script
+    can run with, or, where the job may not be moved, that of its submit.
     ``types`` empty means any. ``most_nodes`` bounds how far it may spread.
     """
 
@@ -104,7 +105,8 @@ def resource_request(
         return "it names several GPU types itself"
     kinds = named or tuple(kind for kind in declaration.types if kind != ANY)
     elastic = declaration.gpus is not None and not named and form != "task" and nodes == 1
-    elastic = elastic and copies[1] == 1
+    # Only a move changes the number.
+    elastic = elastic and copies[1] == 1 and declaration.may_move
     counts = _counts(declaration.gpus) if elastic and declaration.gpus else (count,)
     spread = declaration.nodes[1] if declaration.nodes and form == "job" else nodes
     return ResourceRequest(

@@ -17,8 +17,8 @@ from slurm_hadar.controller.snapshot import (
     chaining,
     cpus,
     distance,
+    movability,
     pending_demand,
-    staying,
 )
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
@@ -139,7 +139,7 @@ def job_arrays(
         rate=rate,
         known=speeds.known,
         running=np.array([bool(target.held) for target in targets], bool),
-        movable=np.array([not staying.why(t, seen, config, past) for t in targets], bool),
+        movable=np.array([not movability.why_not(t, seen, config, past) for t in targets], bool),
         mixable=np.array([_mixable(target, seen) for target in targets], bool),
         held=_held(targets, nodes, kinds),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
@@ -227,7 +227,9 @@ def _prospects(
         restarts=np.array([target.job.restarts for target in targets], np.int64),
         first_start_s=np.full(len(targets), np.nan),
         work_unknown=work_unknown,
-        movable_from_s=np.array([staying.until_s(t, seen, config, past) for t in targets]),
+        movable_from_s=np.array(
+            [movability.movable_from_s(t, seen, config, past) for t in targets]
+        ),
         batch_in_place=np.zeros(len(targets), dtype=bool),
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.snapshot import pending_demand, staying
+from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
     SchedulableJob,
@@ -152,7 +152,7 @@ def snapshot_of(
         work,
         pending_demand.accepted_by_others(seen),
         {
-            target.job.id: staying.why(target, seen, config, sources.past)
+            target.job.id: movability.why_not(target, seen, config, sources.past)
             for target, movable in zip(jobs, arrays.movable, strict=True)
             if not movable
         },

@@ -316,13 +316,14 @@ function help.outside(site, user, account)
   return false, limits.percent < 100 and maybe or nil
 end
 
--- One sentence on what was done.
+-- One sentence on what was done. Whether a controller acts stands in a file, and at a submit
+-- slurmctld reads none.
 function help.told(result, outside, why)
   if (result.comment or ""):find(" off=yes", 1, true) then return "slurm-hadar: the job is not managed: off=yes" end
   if result.no_gpus then return help.plain("slurm-hadar: the job is not managed", result.notes) end
   if outside then return help.plain("slurm-hadar: the job is not managed", {why}) end
   if why then result.notes[#result.notes + 1] = why end
-  return help.plain("slurm-hadar: the job is managed", result.notes)
+  return help.plain("slurm-hadar: the job is managed while a controller acts", result.notes)
 end
 
 -- Calls a function that may fail in any way; one that runs too long is stopped. ok, its answer.

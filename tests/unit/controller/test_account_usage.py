@@ -10,7 +10,7 @@ import pytest
 from hand_made import config, job
 from rich.console import Console
 
-from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.journal.entry import NOT_MEANT, Entry
 from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.sampled_use import DAY_S, SampledUse, SampledUses
 from slurm_hadar.controller.journal.store import Store
@@ -90,6 +90,14 @@ def test_moves_gain_as_long_as_the_run_lasts_that_they_led_to():
     assert (
         report([after], RecordedUse(moves=[recorded(moved(rate_before=0))])).total.gained_gpu_h == 0
     )
+
+
+def test_a_move_that_was_not_carried_out_costs_but_gains_nothing():
+    after = run(start_h=3.1, end_h=5.1, submit_s=T + 3 * H, queued_s=T + 3.03 * H, gpus=1)
+    elsewhere = replace(moved(), shown=f"runs on 1 x p100 on p1, {NOT_MEANT}")
+    found = report([run(), after], RecordedUse(moves=[recorded(elsewhere)])).total
+    assert found.moves == 0 and found.gained_gpu_h == 0
+    assert found.lost_gpu_h == pytest.approx(36 * 2 / H)
 
 
 def test_no_figure_is_minus_zero():

@@ -23,7 +23,7 @@ from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.presentation.tick_text import format_plan
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import staying
+from slurm_hadar.controller.snapshot import movability
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -123,7 +123,10 @@ def test_a_job_with_our_runtime_that_never_reported_gets_no_signal():
     unheard = seen([here], progress={})
     assert decide(unheard, {"1": {"v100": 1}}).actions == ()
     target = look(unheard).schedulable["1"]
-    assert staying.why(target, unheard, CONFIG, ControllerHistory()) == "it has not reported yet"
+    assert (
+        movability.why_not(target, unheard, CONFIG, ControllerHistory())
+        == "it has not reported yet"
+    )
 
 
 def test_a_job_that_just_moved_stays():
@@ -452,7 +455,10 @@ def test_where_no_job_is_stopped_for_others_the_decision_on_one_says_that_it_run
     means = diff(shown, plan, observed, CONFIG, MoveBudget(10))
     decided = decisions(observed, shown, plan, means, BackfillPlan())
     (here_, _) = decided
-    assert here_.placement == "2 x k80 on k1" and here_.reason.startswith("runs on; the policy ")
-    assert "guards.preempt" in here_.reason and here_.reason.endswith("The policy said: not now")
+    assert here_.placement == "2 x k80 on k1"
+    assert here_.reason == (
+        "runs on; the policy would stop it for other jobs, which this site does not do "
+        "(guards.preempt)"
+    )
     lines = format_plan(TickReport(observed, shown, plan, means, True))
     assert [line.partition(": ")[0] for line in lines if "job 1 " in line] == ["job 1 not now"]

@@ -269,6 +269,12 @@ def test_none_is_stopped_for_a_cap():
     assert not result.actions and len(result.placements) == 3
 
 
+def test_a_trainer_that_no_guard_lets_stop_runs_on_and_says_so(monkeypatch):
+    monkeypatch.setattr(backfill.IdleNodeView, "placements", lambda *_: {})
+    result = decide(look([on("1", "v1")], nodes(**used("v1"))))
+    assert not result.actions and result.deferred == {"1": actions.NOT_STOPPED}
+
+
 def test_types_that_its_owner_excludes_are_left_alone():
     only = replace(TRAINS, types=("v100",))
     places = decide(look([trainer(declaration=only)])).placements

@@ -11,7 +11,7 @@ from hand_made import NOW, config, dictate, job, look, node, ordinary, running, 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.actuation.actions import NOT_STOPPED, PlanDiff
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.metrics import totals
 from slurm_hadar.controller.metrics.export import MetricsExporter
@@ -87,6 +87,13 @@ def test_each_move_and_its_cost_count_once(store):
     assert found.counts["gained_s"] >= 2 * 60 * 2
     found.learn(report(replace(moved, restarts=2)), store, SITE, 60.0)
     assert found.gains == {} and found.open == [] and found.unmeasured == []
+
+
+def test_a_job_that_the_guards_keep_running_counts_as_placed(store):
+    found, one = Totals(), report(running("1", {"v1": {"v100": 1}}), job("2"))
+    kept = replace(one, diff=PlanDiff((), {"1": NOT_STOPPED}))
+    found.learn(kept, store, SITE, 60.0)
+    assert found.counts["decisions|placed"] == 1 and found.counts["decisions|waits"] == 1
 
 
 @pytest.mark.parametrize("state", [{}, {"counts": 3}, {"counts": {"a": "b"}}, {"gains": {"1": 2}}])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import CONFIG, NOW, job, node, ordinary, running, seen
 
-from slurm_hadar.controller.journal.entry import Decision, Entry
+from slurm_hadar.controller.journal.entry import NOT_MEANT, Decision, Entry
 from slurm_hadar.controller.presentation import event_log, job_history
 from slurm_hadar.controller.presentation import overview as words
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
@@ -185,6 +185,10 @@ def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
     # Where the job has left that place nothing is counted.
     gone = seen([replace(runs, restarts=2)])
     assert words.today(entries, gone).gained_gpu_h == 0
+    # It started elsewhere: what it trains there is no gain of the move.
+    elsewhere = replace(entries[0], shown=f"runs on 4 x p100 on p1, {NOT_MEANT}")
+    assert words.today([elsewhere], shown).gained_gpu_h == 0
+    assert words.today([elsewhere], shown).lost_gpu_h == found.lost_gpu_h
 
 
 def test_todays_moves_are_the_same_for_all_or_those_of_own_jobs():

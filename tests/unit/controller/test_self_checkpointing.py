@@ -14,7 +14,7 @@ from slurm_hadar.controller.actuation.repair import resume_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
-from slurm_hadar.controller.snapshot.staying import explained
+from slurm_hadar.controller.snapshot.movability import explained
 from slurm_hadar.domain.declaration import parse
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan

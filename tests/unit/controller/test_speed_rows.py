@@ -84,6 +84,13 @@ def test_a_number_of_gpus_that_no_node_has():
     assert not [row.source for row in rows if "more than" in row.source]
 
 
+@pytest.mark.parametrize("stays", [{"checkpoint": ""}, {"pin": True}])
+def test_numbers_of_gpus_that_only_a_move_would_give_are_not_listed(stays):
+    one = job(declaration=replace(KNOWN, gpus=(1, 4), **stays), time_limit_s=1e9)
+    rows = rate_rows("1", shown := seen([one]), look(shown, SITE), RATES, SITE)
+    assert {row.gpus for row in rows} == {1}
+
+
 @pytest.mark.parametrize("requeues", [0, 5])
 def test_a_type_too_slow_for_the_time_limit_and_the_requeues_that_are_left(requeues):
     assert speed("k80") < speed("p100") < speed("v100")

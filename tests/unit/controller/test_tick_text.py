@@ -7,7 +7,7 @@ import pytest
 import test_backfill as idle
 from hand_made import config, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.cli.control import _print_plan
+from slurm_hadar.cli.controller_commands import _print_plan
 from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.presentation.tick_text import (

@@ -198,6 +198,17 @@ def doubts(done):
         ("  #HADAR gpus=1", [], "#HADAR"),
         ("#HADR gpus=1 types=any", [], "#HADAR"),
         ("#HADDAR types=any", [], "#HADAR"),
+        ("#HADAR gpus=1 model=resnet51", [], "did you mean resnet50?"),
+        ("#HADAR gpus=1 tasks=8 checkpoint=yes", [], "tasks=8 has no effect without fork=1-N"),
+        ("#HADAR gpus=1 fork=1-4 tasks=8 checkpoint=yes", [], ""),
+        ("#HADAR gpus=1 fork=1-4", [], "fork=1-4 has no effect without checkpoint=yes"),
+        ("#HADAR fork=1-4 checkpoint=yes", ["-G1"], "fork=1-4 has no effect with --gpus=1"),
+        ("#HADAR fork=1-4 checkpoint=yes", ["--gpus-per-node=1"], ""),
+        ("#HADAR gpus=1 nodes=1-4 checkpoint=yes", [], "nodes=1-4 has no effect without"),
+        ("#HADAR nodes=1-4 checkpoint=yes", ["--gres=gpu:1"], "nodes=1-4 has no effect without"),
+        ("#HADAR gpus=1 nodes=1-4 checkpoint=yes", ["-N1-4"], ""),
+        ("#HADAR nodes=1-4 checkpoint=yes", ["-G4", "-N1-4"], ""),
+        ("#HADAR gpus=1 nodes=1-4 backfill=yes checkpoint=yes", ["-p", "spare"], ""),
         ("#HADAR gpus=1 wait=60", [], "wait=60 has no effect without samples=N"),
         ("#HADAR gpus=1 wait=60 samples=5", [], ""),
         ("#HADAR model=a\ntrue\n#HADAR gpus=1", ["--gres=gpu:1"], "first command"),
@@ -230,6 +241,21 @@ def test_the_gpus_that_an_unmanaged_job_declares_and_does_not_get_are_said(place
     )
     (line,) = lines(submitted(place, f"#HADAR gpus=4{text}", "--gres=gpu:4", *argv))
     assert line == f"hbatch: the job is not managed: {why}"
+
+
+def test_copies_where_the_policy_makes_none_are_said(place):
+    done = submitted(place, "#HADAR gpus=1 fork=1-4 tasks=8 checkpoint=yes", copies=False)
+    (line,) = doubts(done)
+    assert "fork=1-4 has no effect: this site's policy makes no copies of jobs" in line
+
+
+@pytest.mark.parametrize("argv", [["--gres=gpu:0"], ["-G0"], ["--gres=gpu:v100:0,shard:2"]])
+def test_a_request_for_no_gpu_is_said_to_have_precedence(place, argv):
+    (line,) = lines(submitted(place, "#HADAR gpus=4", *argv))
+    assert line == (
+        "hbatch: the job is not managed: it asks for no GPU; its own request has precedence over "
+        "the gpus= that it declares"
+    )
 
 
 @pytest.mark.parametrize(("text", "argv"), [("", ["--gres=none"]), (" off=yes", [])])

@@ -75,6 +75,24 @@ def test_a_list_that_omits_a_type_for_its_speed_is_opened_by_naming_it():
     assert changed(listed, named, own)[1] == {}
 
 
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
+def test_types_any_again_says_which_type_it_omits_for_its_speed_and_how_to_have_it(state):
+    steered = Steering(was={"Partition": "volta"}, wrote={"Partition": "volta"})
+    again = replace(ANY, partitions=("gpu",))
+    one = job(again, state, features="", partitions=("volta",))
+    assert changed(one, again, steered)[1] == {}
+    when = "" if state is JobState.PENDING else "once it waits again "
+    assert left_out(one, again, SITE, steered, ()) == (
+        "its list of partitions stays volta, without k80: types=any omits types on which the job "
+        f"would be far slower; {when}run: hadar set 1 types=v100,k80"
+    )
+    # Of a list that the owner made nothing but the list itself can be changed.
+    own = Steering(foreign=("Partition",))
+    assert "run: scontrol update" in left_out(
+        one, again, SITE, replace(steered, foreign=own.foreign), ()
+    )
+
+
 V100 = Declaration(types=("v100",), partitions=("gpu",))
 BOTH = Declaration(types=("k80", "v100"), partitions=("gpu",))
 

@@ -121,7 +121,9 @@ def test_another_count_is_asked_in_the_submits_own_way(argv, option):
 def test_the_table_has_numbers_of_gpus_that_a_node_of_two_has_and_the_planned_one(
     possible, most_nodes, chosen, shown
 ):
-    one = replace(job("--gres=gpu:1"), declaration=Declaration(gpus=(1, 4), types=("any",)))
+    one = replace(
+        job("--gres=gpu:1"), declaration=Declaration(gpus=(1, 4), types=("any",), checkpoint="yes")
+    )
     want = replace(resource_request(one, Steering()), most_nodes=most_nodes)
     assert want.counts == (1, 2, 3, 4)
     assert counts_shown(possible, want, 2, chosen) == shown

@@ -69,7 +69,7 @@ def test_a_job_gets_all_of_the_help(tmp_path):
     assert fields["environment"]["HADAR_EXCHANGE"] == "/x"
     (said,) = found["said"]
     note = "the GPU type is asked for by its feature"
-    assert said == f"slurm-hadar: the job is managed: {note}"
+    assert said == f"slurm-hadar: the job is managed while a controller acts: {note}"
 
 
 def test_a_managed_job_is_otherwise_what_sbatch_would_have_made_of_it(tmp_path):
@@ -82,7 +82,7 @@ def test_a_managed_job_is_otherwise_what_sbatch_would_have_made_of_it(tmp_path):
     assert found["fields"]["features"] == "v100|pascal"
     found = filtered(tmp_path, folder)
     assert found["set"] == ["requeue", "open-mode", "comment"]
-    assert found["said"] == ["slurm-hadar: the job is managed"]
+    assert found["said"] == ["slurm-hadar: the job is managed while a controller acts"]
     types = {"hadar": {"hadar-types": "v100,p100"}}
     found = filtered(tmp_path, folder, {"gres": "gres:gpu:2", "spank": types})
     assert found["set"] == ["constraint", "comment"]

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lua_room import literal, run
 
@@ -454,6 +454,7 @@ OF_HBATCH = SITE | {"untype": False, "types": SITE["types"] | {"p100": {"feature
     st.sampled_from(["", "1", "2"]),
     st.booleans(),
 )  # fmt: skip
+@example(["model=m"], "gpu:v100:2", "", "grouped", "", "", "", False)
 def test_the_help_is_that_of_hbatch(
     tmp_path, words, gres, own, partitions, begin, nodes, tasks, copies
 ):
@@ -484,10 +485,12 @@ def test_the_help_is_that_of_hbatch(
     assert result.get("constraint") == options.get("--constraint")
     assert bool(result.get("movable")) == ("--requeue" in options)
     assert options.keys() <= {"--constraint", "--requeue", "--open-mode"}
-    # hbatch also lists all types where any will do, and those that a user's own -C leaves.
+    # hbatch also lists all types where any will do, the one of a request for one type, and those
+    # that a user's own -C leaves.
     behind = [one.partition("=")[2] for one in wanted.behind]
     if own or "partitions" not in result:
-        assert not behind or own or set(behind[0].split(",")) == {"p", "v100", "a100"}
+        listed = {"v100"} if gres == "gpu:v100:2" else {"p", "v100", "a100"}
+        assert not behind or own or set(behind[0].split(",")) == listed
     else:
         assert behind == [result["partitions"]]
 
@@ -528,4 +531,7 @@ def test_without_limits_lua_says_nothing_of_a_rollout(tmp_path):
         f'local help, site = dofile(FOLDER .. "/help.lua"), {literal(SITE)}\n'
         'answer({tostring(help.outside(site, "ann", nil)), help.told({notes = {}}, false, nil)})'
     )
-    assert run(text, tmp_path) == ["false", "slurm-hadar: the job is managed"]
+    assert run(text, tmp_path) == [
+        "false",
+        "slurm-hadar: the job is managed while a controller acts",
+    ]

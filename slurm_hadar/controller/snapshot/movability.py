@@ -1,4 +1,4 @@
-"""Why a running job may not be moved now."""
+"""Whether a running job may be moved now, from when on, and why not."""
 
 from dataclasses import replace
 from math import inf, isfinite
@@ -16,7 +16,7 @@ CANNOT_MOVE = "it cannot be moved now"
 """What policies say, who do not know why; :func:`explained` adds that."""
 
 
-def why(target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory) -> str:
+def why_not(target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory) -> str:
     """Why a job may not be moved now; empty where it may."""
     found = _never(target, seen, config)
     if found or not target.held:
@@ -29,7 +29,7 @@ def why(target: SchedulableJob, seen: Observed, config: Config, past: Controller
     return f"not before {formats.moment(until)} (guards.min_between_moves_s{moves})"
 
 
-def until_s(
+def movable_from_s(
     target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
 ) -> float:
     """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
