@@ -66,6 +66,7 @@ class Observer:
             opted_out=self._before_opt_out(seen.opted_out_jobs(), seen.now),
             racks=self._topology.read(seen.now),
             slurm_version=seen.slurm_version,
+            priority_returns=self.rules.ages,
             in_order=self.rules.in_order,
         )
 

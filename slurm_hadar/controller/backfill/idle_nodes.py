@@ -134,7 +134,7 @@ def _soon(others: Observed, margin_s: float) -> list[Job]:
         and job.priority > 0
         and job.eligible_s <= end
         and job.start_s <= end
-        and pending_demand.competes_for_gpus(job)
+        and pending_demand.competes_for_gpus(job, others)
         and not job.reservation
         and not job.dependency
     ]

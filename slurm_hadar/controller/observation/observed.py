@@ -44,6 +44,9 @@ class Observed:
     racks: Mapping[str, str] = field(default_factory=dict)
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
     slurm_version: tuple[int, int, int] = (0, 0, 0)
+    priority_returns: bool = False
+    """Whether a moved job gets the priority back that its requeue takes (``move_priority``); else
+    it may be the last of all."""
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
 

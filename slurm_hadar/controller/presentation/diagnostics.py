@@ -110,7 +110,7 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         show = f"sacctmgr show assoc where user={shlex.quote(job.user)}"
         of = "" if first.id == job.id else f" (Slurm says so of job {first.id})"
         yield Problem(f"its owner is at a limit: {first.reason}{of}", (show, "sacctmgr show qos"))
-    elif not pending_demand.competes_for_gpus(job):
+    elif not pending_demand.competes_for_gpus(job, known.seen):
         yield Problem(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
 
 

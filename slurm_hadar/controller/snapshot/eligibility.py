@@ -178,7 +178,7 @@ def _why_not(job: Job, seen: Observed) -> str:
             )
         if job.dependency:
             return "it waits for another job"
-        if not pending_demand.competes_for_gpus(job):
+        if not pending_demand.competes_for_gpus(job, seen):
             return f"Slurm keeps it waiting: {job.reason}"
         # A requeue sets a begin time as well; that one nobody wished for.
         ahead = job.eligible_s > seen.now and job.restarts == 0

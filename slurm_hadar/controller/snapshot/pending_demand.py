@@ -20,6 +20,10 @@ _TURN = frozenset(
     }
 )
 
+_AHEAD = ("reserved_for_jobs_in_higher_priority_partitions", "May_be_reserved_for_other_job")
+"""How reasons end that Slurm gives where nodes are down or drained, and also where it keeps them
+for a job ahead that waits in an overlapping partition."""
+
 _BLOCKED = (
     *(
         "Account",
@@ -31,7 +35,7 @@ _BLOCKED = (
         "FrontEndDown",
     ),
     *("Inactive", "Invalid", "JobArrayTaskLimit", "JobHeld", "JobLaunchFailure", "launch failed"),
-    *("Licenses", "Max", "NodeDown", "Nodes_required", "Partition", "Prolog", "QOS"),
+    *("Licenses", "Max", "NodeDown", "Nodes_required", "Nodes required", "Partition", "Prolog", "QOS"),
     *("ReqNodeNotAvail", "Reserv", "SystemFailure"),
 )
 """How the reasons of Slurm begin that keep a job waiting though GPUs are free."""
@@ -67,14 +71,23 @@ def free_now(seen: Observed) -> Free:
     return {name: dict(gpus) for name, gpus in seen.free_gpus.items()}
 
 
-def competes_for_gpus(job: Job) -> bool:
+def competes_for_gpus(job: Job, seen: Observed) -> bool:
     """Whether a waiting job waits for its turn only.
 
     False where Slurm itself keeps it waiting: a limit, a dependency, a partition that is down,
     nodes that are drained or reserved, and every reason that we have not met. ``BeginTime`` stays
     for a moment after the begin time has come.
     """
-    return job.reason.split(",")[0] in _TURN
+    return job.reason.split(",")[0] in _TURN or _is_behind(job, seen)
+
+
+def _is_behind(job: Job, seen: Observed) -> bool:
+    """Whether Slurm may keep the nodes of a waiting job for one ahead, as some of them are up."""
+    if not job.reason.replace(" ", "_").endswith(_AHEAD):
+        return False
+    partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
+    names = job.required_nodes or [name for one in partitions for name in one.nodes]
+    return any(seen.nodes[name].usable for name in names if name in seen.nodes)
 
 
 def payer(job: Job) -> Payer:
@@ -126,7 +139,7 @@ def _eligible(seen: Observed, ours: Iterable[str]) -> list[Job]:
         and job.priority > 0
         and job.eligible_s <= seen.now
         # A reason that a later release made up says nothing: it may start soon.
-        and not job.reason.startswith(_BLOCKED)
+        and (not job.reason.startswith(_BLOCKED) or _is_behind(job, seen))
         and not job.reservation
     ]
     return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)

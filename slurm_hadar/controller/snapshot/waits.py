@@ -100,7 +100,7 @@ def _served(
         job
         for job in seen.jobs.values()
         if job.state is JobState.PENDING and job.priority > 0 and not job.held
-        if job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job)
+        if job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job, seen)
     ]
     waiting.sort(key=lambda job: pending_demand.rank(job, seen), reverse=True)
     for job in waiting:

@@ -23,7 +23,7 @@ from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.presentation.tick_text import format_plan
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot import movability
+from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -72,6 +72,24 @@ def record(gpus, was=None, at=NOW - 10, **more):
 def test_a_job_held_by_its_owner_is_left_alone():
     for held in (job(held=True, priority=0), job(held=True, priority=0, eligible_s=NOW - 1)):
         assert decide(seen([held]), {"1": {"k80": 1}}).actions == ()
+
+
+CLOSED = (
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+)
+
+
+@pytest.mark.parametrize("reason", [CLOSED, CLOSED.replace("_", " ")])
+@pytest.mark.parametrize("usable", [True, False])
+def test_nodes_that_slurm_keeps_for_a_job_ahead_are_not_down(reason, usable):
+    """Slurm says it of both: such a job waits for its turn while a node of its partition is up."""
+    waits = job(partitions=("k80",), reason=reason)
+    shown = seen([waits], [replace(node("k1"), usable=usable), node("p1")])
+    why = look(shown).excluded.get("1", "")
+    assert why == ("" if usable else f"Slurm keeps it waiting: {reason}")
+    other = replace(waits, id="9", raw_id=9, declaration=None)
+    takers = pending_demand.unmanaged_jobs(replace(shown, jobs={"9": other}), [])
+    assert bool(takers) is usable
 
 
 def test_a_job_of_unknown_state_is_left_alone():
@@ -235,12 +253,19 @@ ALONE = job("3", partitions=("v100",), request=TWO, priority=1500, reason="Resou
     ],
 )
 def test_no_job_moves_to_a_partition_that_slurm_closes_for_a_job_ahead(waits, moves):
-    here = running("2", {"k1": {"k80": 1}})
-    found = nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2)
-    meant = decide(seen([here, waits], found), {"2": Placement({"v100": 1}, {"v2": {"v100": 1}})})
+    here, v100 = running("2", {"k1": {"k80": 1}}), Placement({"v100": 1}, {"v2": {"v100": 1}})
+    shown = seen([here, waits], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2))
+    meant = decide(replace(shown, priority_returns=True), {"2": v100})
     assert bool(meant.of(Kind.MOVE)) is moves
     if not moves:
-        assert "job 3 is ahead and waits for that partition" in meant.deferred["2"]
+        assert "Slurm keeps that partition for job 3" in meant.deferred["2"]
+
+
+def test_a_moved_job_whose_priority_does_not_return_is_behind_all_who_wait():
+    """priority/basic gives a requeued job a new, last priority."""
+    here, v100 = running("2", {"k1": {"k80": 1}}), Placement({"v100": 1}, {"v2": {"v100": 1}})
+    shown = seen([here, replace(ALONE, priority=900)], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2))
+    assert "for job 3: the moved job would start elsewhere" in decide(shown, {"2": v100}).deferred["2"]
 
 
 def test_a_job_that_waits_takes_what_its_list_names_first():

@@ -31,7 +31,9 @@ def blocking_job(job: Job, place: Place, waiting: Sequence[Job], seen: Observed)
 
 
 def _is_ahead(other: Job, job: Job, seen: Observed) -> bool:
-    """Slurm's order: of equals the smaller number first."""
+    """Slurm's order once ``job`` is requeued: of equals the smaller number first."""
+    if not seen.priority_returns:
+        return True
     ranks = pending_demand.rank(other, seen), pending_demand.rank(job, seen)
     return ranks[0] > ranks[1] or (ranks[0] == ranks[1] and other.raw_id < job.raw_id)
 

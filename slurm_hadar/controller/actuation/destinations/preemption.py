@@ -81,7 +81,7 @@ def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:
 def _may_start(job: Job, seen: Observed) -> bool:
     """Whether it waits for its turn only; backfill may expect it to start later."""
     waits = job.state is JobState.PENDING and not job.held and job.priority > 0
-    return waits and job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job)
+    return waits and job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job, seen)
 
 
 def _turn(job: Job, seen: Observed) -> tuple[int, int, int]:

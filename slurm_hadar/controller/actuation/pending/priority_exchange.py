@@ -174,7 +174,7 @@ def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
         and not (job.external or job.other_gres)
         and not (job.per_gpu or job.exclusive)
         and job.priority > 1
-        and pending_demand.competes_for_gpus(job)
+        and pending_demand.competes_for_gpus(job, seen)
         and "Nice" not in seen.steered(job.id).foreign
         and len({(one.priority_tier, one.priority_factor) for one in partitions}) == 1
     )
