@@ -168,7 +168,8 @@ def _claimed(
         if _fits(place, there) and not any(name in joint for name in place):
             why = "" if config.guards.preempt else crossing.why_not(action.job, place)
             if ahead := blocking_job(action.job, place, waiting, seen):
-                why = f"Slurm keeps that partition for job {ahead}: the moved job would start elsewhere"
+                kept = f"Slurm keeps that partition for job {ahead}"
+                why = f"{kept}: the moved job would start elsewhere"
             if why:
                 found[action.job.id] = why
                 continue

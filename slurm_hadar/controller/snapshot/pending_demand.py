@@ -34,8 +34,8 @@ _BLOCKED = (
         "Dependency",
         "FrontEndDown",
     ),
-    *("Inactive", "Invalid", "JobArrayTaskLimit", "JobHeld", "JobLaunchFailure", "launch failed"),
-    *("Licenses", "Max", "NodeDown", "Nodes_required", "Nodes required", "Partition", "Prolog", "QOS"),
+    *("Inactive", "Invalid", "JobArrayTaskLimit", "JobHeld", "JobLaunchFailure", "launch_failed"),
+    *("Licenses", "Max", "NodeDown", "Nodes_required", "Partition", "Prolog", "QOS"),
     *("ReqNodeNotAvail", "Reserv", "SystemFailure"),
 )
 """How the reasons of Slurm begin that keep a job waiting though GPUs are free."""
@@ -139,7 +139,7 @@ def _eligible(seen: Observed, ours: Iterable[str]) -> list[Job]:
         and job.priority > 0
         and job.eligible_s <= seen.now
         # A reason that a later release made up says nothing: it may start soon.
-        and (not job.reason.startswith(_BLOCKED) or _is_behind(job, seen))
+        and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_behind(job, seen))
         and not job.reservation
     ]
     return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)

@@ -265,7 +265,7 @@ def test_a_moved_job_whose_priority_does_not_return_is_behind_all_who_wait():
     """priority/basic gives a requeued job a new, last priority."""
     here, v100 = running("2", {"k1": {"k80": 1}}), Placement({"v100": 1}, {"v2": {"v100": 1}})
     shown = seen([here, replace(ALONE, priority=900)], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2))
-    assert "for job 3: the moved job would start elsewhere" in decide(shown, {"2": v100}).deferred["2"]
+    assert "Slurm keeps that partition for job 3" in decide(shown, {"2": v100}).deferred["2"]
 
 
 def test_a_job_that_waits_takes_what_its_list_names_first():
