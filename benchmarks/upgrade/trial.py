@@ -38,6 +38,9 @@ _SAMPLES = 5000
 _UNTIL_FINISH = 1_000_000
 """Until its folder has the file: it must still run when all jobs are submitted and the move is
 decided, however busy the machine is."""
+_LIMIT_MIN = "300"
+"""Time limit of a training: what is left of the longest one fits in it on every type. A release
+moves no job whose work fits nowhere."""
 _LONGEST_S = 300.0
 
 
@@ -124,7 +127,7 @@ class Trial:
             f"exec {sys.executable} {release.root / _TRAINING} {home} {samples} 0\n"
         )
         out = self.cli(
-            release, OWNER, "hbatch", "--parsable", "-t", "30", "-o", f"{home}/%j.out",
+            release, OWNER, "hbatch", "--parsable", "-t", _LIMIT_MIN, "-o", f"{home}/%j.out",
             "--gres=gpu:1", *words, path,
         )  # fmt: skip
         return _number(out)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -201,17 +201,19 @@ def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         return
     with reader_of(site) as controller:
         report = controller.plan()
-    _print_plan(site, tick_text.summary(report), tick_text.format_plan(report), as_json)
+    _print_plan(site, "plan", tick_text.summary(report), tick_text.format_plan(report), as_json)
 
 
-def _print_plan(site: Config, summary: dict[str, Any], lines: list[str], as_json: bool) -> None:
+def _print_plan(
+    site: Config, command: str, summary: Mapping[str, Any], lines: Sequence[str], as_json: bool
+) -> None:
     """``summary`` and ``lines``: the plan as data and as text."""
     stopped = []
     with suppress(OSError):
         if stop_file_exists(site):
             stopped.append(f"{site.guards.stop_file} exists: nothing is sent until it is removed")
     if as_json:
-        print_json("plan", summary | {"messages": [*stopped, *summary.get("messages", ())]})
+        print_json(command, {**summary, "messages": [*stopped, *summary.get("messages", ())]})
         return
     for line in [*stopped, *lines]:
         typer.echo(formats.plain(line))
@@ -226,18 +228,16 @@ def _plan_of_own(site: Config, as_json: bool) -> None:
         )
     ago = formats.duration(max(0.0, time.time() - found.told_s))
     lines = [f"The plan of the last tick, {ago} ago:", *found.lines]
-    _print_plan(site, found.summary, lines, as_json)
+    _print_plan(site, "plan", found.summary, lines, as_json)
 
 
 def backfill(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show what a tick would do with idle nodes, and why. Changes nothing."""
-    with reader_of(load(config)) as controller:
+    site = load(config)
+    with reader_of(site) as controller:
         report = controller.plan()
-    if as_json:
-        print_json("backfill", tick_text.backfill_summary(report))
-        return
-    for line in tick_text.format_backfill(report):
-        typer.echo(line)
+    summary, lines = tick_text.backfill_summary(report), tick_text.format_backfill(report)
+    _print_plan(site, "backfill", summary, lines, as_json)
 
 
 def _in_range(name: str, seconds: float, least: float) -> None:

@@ -15,7 +15,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.checks import check as checking
 from slurm_hadar.controller.checks.finding import Finding
 from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, UsageError
 
 _MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 _FOLDER = Path("hadar-sandbox")
@@ -118,11 +118,18 @@ def up(
 def down(folder: FolderArgument = _FOLDER, as_json: JsonOption = False) -> None:
     """Cancel the jobs of a sandbox and stop it."""
     from slurm_hadar.sandbox.cluster import Sandbox
+    from slurm_hadar.sandbox.ending import end_without_record
 
-    box = Sandbox.attach(folder.resolve())
-    box.down()
+    where = folder.resolve()
+    try:
+        box = Sandbox.attach(where)
+    except UsageError:
+        if not end_without_record(where):
+            raise
+    else:
+        box.down()
     if as_json:
-        print_json("sandbox down", {"folder": str(box.folder), "running": False})
+        print_json("sandbox down", {"folder": str(where), "running": False})
     else:
         typer.echo(f"The sandbox in {folder} is down.")
 

@@ -261,11 +261,7 @@ class Sandbox:
 
     def _stop(self) -> None:
         self._daemons.stop_all()
-        if left := processes.ours(self.places):
-            raise HadarError(
-                f"processes of the sandbox in {self.folder} do not end: "
-                + ", ".join(map(str, left))
-            )
+        processes.raise_for_left(self.places)
         places.forget_run(self.places)
         if self._finisher is not None:
             ending.stop_finisher(self._finisher)

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from slurm_hadar.sandbox import places, processes
+
 _FINISHER = "slurm_hadar.sandbox.finisher"
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_GRACE_S = 15.0
 
 
 @contextmanager
@@ -35,6 +38,24 @@ def stopped_on_signal() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+def end_without_record(folder: Path) -> bool:
+    """End the sandbox in ``folder`` although its record is gone; False where none runs there.
+
+    Raises HadarError when a process of it stays.
+    """
+    found = processes.without_record(folder)
+    if found is None:
+        return False
+    munged = processes.ours(found, ("munged",))
+    others = [pid for pid in processes.ours(found) if pid not in munged]
+    processes.end([*processes.descendants(others), *others], _GRACE_S)
+    # Last: where this is cut short too, it is by munged that the rest is found.
+    processes.end(munged, _GRACE_S)
+    processes.raise_for_left(found)
+    places.forget_run(found)
+    return True
 
 
 def start_finisher(record: Path) -> "subprocess.Popen[bytes]":

@@ -13,6 +13,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.ending import end_without_record
 
 _EVERY_S = 0.5
 _LATE_S = 2.0
@@ -22,12 +23,16 @@ _LATE_S = 2.0
 def main(parent: int, record: Path, born: int) -> None:
     """Wait for the end of ``parent``, then take the sandbox down.
 
-    A later one in the same folder (the record is newer) is left alone.
+    A later one in the same folder (the record is newer) is left alone. One whose folder is gone
+    with its process, such as a temporary one, is taken down all the same.
     """
     while os.getppid() == parent:
         time.sleep(_EVERY_S)
     for _ in range(2):
         with contextlib.suppress(HadarError, OSError):
+            if not record.exists():
+                end_without_record(record.parent)
+                return
             if record.stat().st_mtime_ns != born:
                 return
             box = Sandbox.attach(record.parent)

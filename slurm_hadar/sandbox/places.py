@@ -17,6 +17,8 @@ _SOCKET_MOST = 107
 """Longest path of a unix socket, bytes (108 with the closing zero)."""
 _LONGEST_STEP = "_4294967295.4294967295.4294967295"
 RECORD = "sandbox.json"
+SHORT_RUN = "/tmp/hadar-"  # noqa: S108
+"""How the path of a short folder for sockets begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def choose(folder: Path, longest_node: str) -> SandboxPaths:
     deepest = folder / "run" / "spool" / longest_node / (longest_node + _LONGEST_STEP)
     if len(os.fsencode(deepest)) <= _SOCKET_MOST:
         return SandboxPaths(folder, folder / "run")
-    return SandboxPaths(folder, Path(tempfile.mkdtemp(prefix="hadar-", dir="/tmp")))
+    return SandboxPaths(folder, Path(tempfile.mkdtemp(prefix=SHORT_RUN)))
 
 
 def forget_run(places: SandboxPaths) -> None:

@@ -3,11 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from slurm_hadar.sandbox.places import SandboxPaths
+from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox.places import SHORT_RUN, SandboxPaths
 
 _NAMES = {
     "slurmctld",
@@ -63,9 +64,43 @@ def ours(places: SandboxPaths, names: Iterable[str] = _NAMES) -> list[int]:
     ]
 
 
+def raise_for_left(places: SandboxPaths) -> None:
+    """Raises HadarError where a process of a sandbox that was ended is still there."""
+    if left := ours(places):
+        raise HadarError(
+            f"processes of the sandbox in {places.folder} do not end: " + ", ".join(map(str, left))
+        )
+
+
 def steps(places: SandboxPaths) -> list[int]:
     """The slurmstepds of this sandbox."""
     return ours(places, ("slurmstepd",))
+
+
+def without_record(folder: Path) -> SandboxPaths | None:
+    """The places of this user's sandbox in a folder that is gone; None where none runs. munged,
+    the first daemon to start and the last to end, names them in its command line."""
+    key = b"--key-file=" + os.fsencode(SandboxPaths(folder, folder).munge / "key")
+    for pid in _all_pids():
+        try:
+            process = Path(f"/proc/{pid}")
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            own = process.stat().st_uid == os.geteuid()
+        except OSError:
+            continue
+        if own and key in words and _command(pid) == "munged" and is_alive(pid):
+            for run in _socket_folders(words):
+                # No other folder is a sandbox's: it is removed with what is in it.
+                if run == folder / "run" or str(run).startswith(SHORT_RUN):
+                    return SandboxPaths(folder, run)
+    return None
+
+
+def _socket_folders(words: Iterable[bytes]) -> Iterator[Path]:
+    for word in words:
+        option, _, path = word.partition(b"=")
+        if option == b"--socket":
+            yield Path(os.fsdecode(path)).parent
 
 
 def descendants(pids: Iterable[int]) -> list[int]:

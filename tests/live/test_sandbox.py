@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pwd
+import shutil
 import socket
 import stat
 import subprocess
@@ -229,6 +230,60 @@ def test_a_killed_process_leaves_no_sandbox_behind(tmp_path):
     left = processes.ours(box.places)
     processes.end(left, 10)
     assert gone and not left
+
+
+def remove(folder):
+    """A daemon may write beside this."""
+
+    def gone():
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    assert processes.wait_until(gone, 30)
+
+
+def test_a_killed_process_leaves_no_sandbox_behind_whose_folder_is_gone(tmp_path):
+    """As where a second Ctrl-C cuts the end of a sandbox in a temporary folder short."""
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from slurm_hadar.sandbox.cluster import Sandbox\n"
+        "with Sandbox.up(Path(sys.argv[1])) as box:\n"
+        "    print(flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "box")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as held:
+        try:
+            assert held.stdout.readline() == "\n"
+            box = Sandbox.attach(tmp_path / "box")
+            assert len(processes.ours(box.places)) > 8
+            remove(box.folder)
+        finally:
+            held.kill()
+    gone = processes.wait_until(lambda: not processes.ours(box.places), 60)
+    processes.end(processes.ours(box.places), 10)
+    assert gone
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_down_ends_a_sandbox_whose_folder_is_gone_and_no_other(make_sandbox, tmp_path, deep):
+    folder = tmp_path / ("x" * 100 if deep else "y") / "box"
+    other = make_sandbox(layout=SMALL)
+    box = Sandbox.up(folder, SMALL, outlives=True)
+    argv = [sys.executable, "-m", "slurm_hadar.cli.main", "sandbox", "down", str(folder)]
+    try:
+        box.wait_state(submit(box, "trap '' TERM; sleep 1234", "--gres=gpu:1"), ["RUNNING"])
+        remove(folder)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"The sandbox in {folder} is down.\n"
+        assert not processes.ours(box.places) and not box.places.run.exists()
+        again = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
+        assert again.returncode == 2 and "holds no sandbox" in again.stderr
+    finally:
+        processes.end(processes.ours(box.places), 10)
+        shutil.rmtree(box.places.run, ignore_errors=True)
+    assert other.status().is_running
 
 
 def test_slurmd_and_slurmctld_can_go_and_come_back(make_sandbox):

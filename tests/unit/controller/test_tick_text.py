@@ -1,13 +1,15 @@
 """What a tick comes to, as lines of text and plain data."""
 
+import contextlib
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import test_backfill as idle
 from hand_made import config, dictate, job, look, ordinary, running, seen
 
-from slurm_hadar.cli.controller_commands import _print_plan
+from slurm_hadar.cli import controller_commands
 from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.presentation.tick_text import (
@@ -147,10 +149,28 @@ def test_a_plan_says_that_nothing_is_sent_while_the_stop_file_exists(tmp_path, c
     for there in (False, True):
         if there:
             stop.touch()
-        _print_plan(site, {"messages": ["another"]}, ["would move job 1"], as_json)
+        controller_commands._print_plan(
+            site, "plan", {"messages": ["another"]}, ["would move job 1"], as_json
+        )
         shown = capsys.readouterr().out
         if as_json:
             expected = [said] * there + ["another"]
             assert json.loads(shown)["result"]["messages"] == expected
         else:
             assert shown.splitlines() == [said] * there + ["would move job 1"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_idle_nodes_would_do_names_the_stop_file_too(tmp_path, capsys, monkeypatch, as_json):
+    stop = tmp_path / "stop"
+    stop.touch()
+    guards = idle.SITE.guards.model_copy(update={"stop_file": stop})
+    monkeypatch.setattr(
+        controller_commands, "load", lambda _: idle.SITE.model_copy(update={"guards": guards})
+    )
+    reader = SimpleNamespace(plan=some_on_idle_nodes)
+    monkeypatch.setattr(controller_commands, "reader_of", lambda _: contextlib.nullcontext(reader))
+    control.backfill(as_json=as_json)
+    shown = capsys.readouterr().out
+    said = json.loads(shown)["result"]["messages"] if as_json else shown.splitlines()[:1]
+    assert said == [f"{stop} exists: nothing is sent until it is removed"]

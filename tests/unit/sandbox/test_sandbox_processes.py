@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.places import SandboxPaths
 
@@ -67,3 +69,28 @@ def test_strangers_and_the_dead_are_not_ours(tmp_path):
     pid_file.write_text("nonsense")
     assert processes.pid_of(pid_file, places) is None
     assert processes.pid_of(Path("/nowhere/pid"), places) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "known"),
+    [
+        ("munged", "box/run", True),
+        ("munged", "/tmp/hadar-short", True),
+        ("munged", "elsewhere", False),
+        ("other", "box/run", False),
+    ],
+)
+def test_a_sandbox_without_its_record_is_known_by_its_munged(tmp_path, name, run, known):
+    folder, run = tmp_path / "box", tmp_path / run
+    program = tmp_path / name
+    program.write_text("#!/bin/sh\nread -r _\n")
+    program.chmod(0o755)
+    words = [f"--socket={run}/munge.sock", f"--key-file={folder}/munge/key"]
+    with subprocess.Popen([program, *words], stdin=subprocess.PIPE) as daemon:
+        comm = Path(f"/proc/{daemon.pid}/comm")
+        assert processes.wait_until(lambda: comm.read_text().strip() == name, 60)
+        found = processes.without_record(folder)
+        assert found == (SandboxPaths(folder, run) if known else None)
+        assert processes.without_record(tmp_path) is None
+        daemon.communicate(b"\n")
+    assert processes.without_record(folder) is None
