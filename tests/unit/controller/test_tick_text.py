@@ -170,7 +170,7 @@ def test_what_idle_nodes_would_do_names_the_stop_file_too(tmp_path, capsys, monk
     )
     reader = SimpleNamespace(plan=some_on_idle_nodes)
     monkeypatch.setattr(controller_commands, "reader_of", lambda _: contextlib.nullcontext(reader))
-    control.backfill(as_json=as_json)
+    controller_commands.backfill(as_json=as_json)
     shown = capsys.readouterr().out
     said = json.loads(shown)["result"]["messages"] if as_json else shown.splitlines()[:1]
     assert said == [f"{stop} exists: nothing is sent until it is removed"]
