@@ -26,6 +26,7 @@ from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
+from slurm_hadar.controller.snapshot.scheduling_input import done_again_s
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError, UnknownJobError, UsageError
@@ -98,7 +99,9 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         cost = RestartCosts(controller.store.restarts.means()).of(
             job, profile_key(job), seen.progress.get(id_)
         )
-        hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}")
+        again_s = done_again_s(job, seen)
+        again = f"; a move now repeats {again_s:.0f} s of work besides" if again_s >= 1 else ""
+        hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}{again}")
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(

@@ -175,7 +175,7 @@ def _restarts(sources: Sources, jobs: Sequence[Job]) -> tuple[FloatArray, FloatA
     excludes no job from a type either."""
     seen, restarts = sources.seen, sources.past.restarts
     costs = [restarts.of(job, profile_key(job), seen.progress.get(job.id)) for job in jobs]
-    again = np.array([_done_again_s(job, seen) for job in jobs], float)
+    again = np.array([done_again_s(job, seen) for job in jobs], float)
     every = np.array([cost.seconds for cost in costs], float) + again
     return every, np.array([cost.own_s for cost in costs], float) + again
 
@@ -310,7 +310,7 @@ def _keep_possible(
                     rate[cell] = max(rate[cell], table[cell], _SLOWEST)
 
 
-def _done_again_s(job: Job, seen: Observed) -> float:
+def done_again_s(job: Job, seen: Observed) -> float:
     """Seconds of work that a move now makes a running job do again, where that is known."""
     if job.state is not JobState.RUNNING:
         return 0.0

@@ -184,8 +184,8 @@ class _Words:
             return "; no other placement has more value for it"
         words = f"; next best {self._compared(job, other)}"
         if self._likes[job, other] > self._likes[job, at]:
-            cost = f"a restart of {self.view.jobs.restart_s[job]:.0f} s"
-            words += f", but taken or not worth {cost}"
+            cost = f"{self.view.jobs.restart_s[job]:.0f} s"
+            words += f", but taken or not worth a move, which costs {cost}"
         return words
 
     def _instead(self, job: int, at: int) -> str:

@@ -208,6 +208,18 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
 
 
+def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(tmp_path):
+    again = replace(LIST, checkpoint="restart", lose=600.0)
+    one = running("1", {"k1": {"k80": 1}}, declaration=again, start_s=NOW - 39)
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(
+            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
+        )
+        controller.observe = lambda: seen([one])
+        notes = explanation_of(controller, "1").notes
+    assert any(note.endswith("declared; a move now repeats 39 s of work besides") for note in notes)
+
+
 def test_no_optout_of_a_job_that_has_ended_is_offered():
     one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
     assert undo(one, seen([one]), SITE)[0].startswith("To opt it out")
