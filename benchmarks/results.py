@@ -147,11 +147,10 @@ SECTIONS = (
         "queue_wait",
         "Within Slurm's queue, jobs that wait for a type",
         "The loaded trace, all jobs managed, with `queue.max_wait_s` of 1,000 h. Beside moves, "
-        "waiting adds 2 points with exchange association and 1 with exchange all, which is within "
-        "the [noise](decisions/no-rescue.md) of one run; the longest delay grows with exchange "
-        "association (103 h, against 40 h).",
-        'python -m benchmarks.queue_order --unmanaged 0 --wait 1000 --rows "exchange association,'
-        'exchange all"',
+        "waiting adds 4 points with exchange association and takes 4 with exchange all, which is "
+        "about the [noise](decisions/no-rescue.md) of one run.",
+        "python -m benchmarks.queue_order --policy timetable --unmanaged 0 --wait 1000 "
+        '--rows "exchange association,exchange all"',
     ),
     Section(
         "queue_wrong",
