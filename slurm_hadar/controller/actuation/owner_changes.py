@@ -1,12 +1,13 @@
 """What a job's owner declared while the job was being moved, and what the move may still do."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.controller.snapshot.constraints import with_feature
 from slurm_hadar.controller.snapshot.resource_request import (
     ResourceRequest,
@@ -51,9 +52,15 @@ def accepted_request(
     want = resource_request(job, steered, config.partitions.groups)
     fields, was = job_updates.undo_fields(job, steered), dict(steered.was)
     if not isinstance(want, str) and not job.request.typed:
-        wish = _limited(job, want, was, nodes, config)
-        # Features that say the owner's types are as hbatch would have written them.
-        was |= {key: value for key, value in wish.items() if key == "Features"}
+        names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
+        wish = _limited(job, want, names, nodes, config)
+        # What hbatch would have written for the owner's types counts as the owner's.
+        was |= {
+            key: value
+            for key, value in wish.items()
+            if key not in steered.foreign
+            and (key == "Features" or not {*value.split(",")} <= {*names})
+        }
         fields |= wish
     fields = {
         key: value
@@ -67,18 +74,18 @@ def accepted_request(
 def _limited(
     job: Job,
     want: ResourceRequest,
-    was: Mapping[str, str],
+    names: Sequence[str],
     nodes: Mapping[str, Node],
     config: Config,
 ) -> job_updates.Fields:
-    names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
+    """``names``: the owner's partitions."""
     types = {
         name: {kind for node in nodes.values() if name in node.partitions for kind in node.gpus}
         for name in names
     }
     if all(len(kinds) == 1 for kinds in types.values()):
         open_ = [n for n in names if all(accepts(job, want, kind, config) for kind in types[n])]
-        return {"Partition": ",".join(open_)} if open_ else {}
+        return {"Partition": ",".join(open_ or _anew(job, want, names, config) or names)}
     there = [kind for kind in config.gpu_types if any(kind in kinds for kinds in types.values())]
     features = [
         config.gpu_types[kind].feature for kind in there if accepts(job, want, kind, config)
@@ -87,3 +94,14 @@ def _limited(
         return {}
     either = "|".join(features)
     return {"Features": with_feature(want.constraint, f"({either})" if want.constraint else either)}
+
+
+def _anew(job: Job, want: ResourceRequest, names: Sequence[str], config: Config) -> list[str]:
+    """The list that hbatch would write for the owner's types, where ``names`` is one that it wrote
+    for others; else empty."""
+    declared = job.declaration or Declaration()
+    types = group_types(config).get(",".join(declared.partitions), {})
+    if not {*names} <= {*types}:
+        return []
+    listed = declared_list(declared, config)
+    return [name for name in listed if accepts(job, want, types[name], config)]

@@ -167,6 +167,27 @@ def test_where_the_type_is_a_feature_the_accepted_ones_are_written(context):
     assert context.cluster.sent == [{"Features": "v100|k80", "StartTime": "now"}]
 
 
+@pytest.mark.parametrize("was", [{}, {"Partition": "p100,k80"}])
+def test_a_list_of_hbatchs_without_an_accepted_type_is_written_anew(context, was):
+    groups = context.config.partitions.model_copy(update={"groups": {"gpu": list(LIST)}})
+    site = context.config.model_copy(update={"partitions": groups})
+    wrote = dict.fromkeys(was, "k80,p100")
+    context.store.keep_steering("1", merge("", Steering(was=was, wrote=wrote)))
+    now = declared(types=("v100",), partitions=("gpu",))
+    shown = requeued(partitions=("k80", "p100"), declaration=now)
+    advanced(replace(context, config=site), shown, requeued=True)
+    assert context.cluster.sent == [{"Partition": "v100", "StartTime": "now"}]
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.was == kept.wrote == {"Partition": "v100"}
+
+
+def test_an_owners_own_list_stays_where_it_has_no_accepted_type(context):
+    now = declared(types=("v100",))
+    shown = requeued(partitions=("p100", "k80"), declaration=now)
+    advanced(context, shown, requeued=True)
+    assert context.cluster.sent == [{"StartTime": "now"}]
+
+
 def test_what_its_owner_changed_by_hand_stays_so(context):
     stood = {"stood": {"Features": "", "Partition": "v100,p100,k80"}}
     now = declared(types=("k80",))
