@@ -16,9 +16,10 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
+from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import of_saving
-from slurm_hadar.cli.other_types import left_out, with_other_types
+from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
@@ -156,6 +157,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)
+            if doubt and may_be_moved_there(found, declared, site, steered) and _acts(site):
+                doubt = ""
             doubts += [f"job {found.id}: {doubt}"] if doubt else []
         comment = declaration.merge(found.comment, declared)
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
@@ -166,6 +169,11 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
     for doubt in doubts:
         print(f"hadar: {doubt}", file=sys.stderr)
     return changed
+
+
+def _acts(site: Config) -> bool:
+    found = controller_of(site)
+    return found.state == "acts" and not (found.stop_file or found.doubt)
 
 
 def _steering(job: Job, site: Config) -> Steering | None:

@@ -7,6 +7,7 @@ from slurm_hadar.cli.additions import added_constraint
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.observation.access import declared_list
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import Job, JobState
@@ -84,6 +85,21 @@ def left_out(
         f"its list of partitions stays {','.join(names)}, without {' and '.join(kinds)}{why}; "
         f"{'' if waits else 'once it waits again '}run: {command}"
     )
+
+
+def may_be_moved_there(
+    job: Job, declared: Declaration, config: Config, steered: Steering | None
+) -> bool:
+    """Whether a controller that acts may move a running job to each type that it declares, also to
+    those that :func:`left_out` names."""
+    ours, groups = steered or Steering(), config.partitions.groups
+    want = resource_request(replace(job, declaration=declared), ours, groups)
+    if job.state is JobState.PENDING or isinstance(want, str):
+        return False
+    if not (declared.moves_later and job.requeue) or job.expedited:
+        return False
+    opened = {one for name in want.partitions for one in groups.get(name, (name,))}
+    return want.of_one_type and set(declared_list(declared, config)) <= opened
 
 
 def _omits(names: Set[str], every: Collection[str], steered: Steering | None) -> bool:

@@ -557,18 +557,58 @@ def test_a_job_moves_onto_several_types_that_can_live_with_it(site):
 
 def test_pin_and_set_change_the_declaration(site):
     id_ = site.hbatch(SLEEP.format(600))
-    for words in (["pin", id_], ["set", id_, "gpus=2", "model=lm"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "slurm_hadar.cli.main", *words],
-            env=site.env,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+    declare(site, "pin", id_)
+    declare(site, "set", id_, "gpus=2", "model=lm")
     declared = site.job(id_).declaration
     assert declared.pin and declared.gpus == (2, 2) and declared.model == "lm"
+
+
+def declare(site, *words):
+    """What a job's owner types."""
+    done = subprocess.run(
+        [sys.executable, "-m", "slurm_hadar.cli.main", *words],
+        env=site.env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def ended_by_its_owner(site, id_):
+    """The outcome of its only move."""
+    site.want = {}
+    site.until(lambda: site.controller.tick() and not site.store.open_entries())
+    (move,) = moves_of(site.store, id_)
+    assert move.outcome.startswith("its owner declared"), move.outcome
+    return move.outcome
+
+
+def test_what_an_owner_excludes_after_the_save_stops_the_move(site):
+    moving = site.config.moving.model_copy(update={"settle_s": 0.0})
+    site.config = site.config.model_copy(update={"moving": moving})
+    site.controller = site.another(site._dictated)
+    script = training(site.folder, samples=60_000, before="export HADAR_PAUSE_S=60")
+    id_ = site.hbatch(script, *first("k80"))
+    site.until(lambda: _samples(site, id_) > 0)
+    site.want = {id_: {"v100": 1}}
+    site.controller.tick()
+    site.until(lambda: "samples as asked" in site.log(id_))
+    declare(site, "set", id_, "types=k80,p100")
+    assert "without v100; it stays" in ended_by_its_owner(site, id_)
+    assert site.job(id_).restarts == 0 and site.where(id_) == {"k80"}
+    site.until(lambda: "was not moved; going on" in site.log(id_), 30)
+
+
+def test_a_requeued_job_starts_on_no_type_that_its_owner_excludes_since(site):
+    id_ = begun(site)
+    killed_at(site, "apply", "before")
+    site.until(lambda: site.job(id_).state is JobState.PENDING)
+    declare(site, "set", id_, "types=p100,k80")
+    assert ended_by_its_owner(site, id_).endswith("without v100")
+    site.until(site.running(id_))
+    assert site.where(id_) <= {"p100", "k80"} and site.job(id_).restarts == 1
 
 
 def test_a_second_tick_at_the_same_time_leaves(site):

@@ -13,6 +13,7 @@ from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import ended_by
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s, work_at_risk_s
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.slurm.times import set_back, startable_s
@@ -55,12 +56,13 @@ def decide_move(
     *,
     ack_wait_s: float,
     after_return_s: float,
+    excluded: str = "",
 ) -> MoveDecision:
     """The next step of the open move ``entry``.
 
     ``job``: as Slurm shows it, None where it does not. ``held``: GPUs that it has, by type.
     ``ack_wait_s``: how long it may take to save. ``after_return_s``: how long a job waits that
-    something else requeued.
+    something else requeued. ``excluded``: why the owner does not accept any more where it goes.
     """
     if job is None:
         if now - entry.changed_s > LOST_SIGHT_S:
@@ -70,7 +72,7 @@ def decide_move(
     elif not job.managed:
         return _end("it is no longer managed")
     elif job.restarts == entry.details.get("restarts"):
-        return _before_requeue(entry, job, progress, now, ack_wait_s)
+        return _before_requeue(entry, job, progress, now, ack_wait_s, excluded)
     elif job.state is JobState.PENDING:
         job = _requeued(entry, job, after_return_s)
         if now >= startable_s(job) or set_back(job, now):
@@ -103,7 +105,12 @@ def acknowledged(entry: Entry, progress: Progress | None) -> bool:
 
 
 def _before_requeue(
-    entry: Entry, job: Job, progress: Progress | None, now: float, ack_wait_s: float
+    entry: Entry,
+    job: Job,
+    progress: Progress | None,
+    now: float,
+    ack_wait_s: float,
+    excluded: str,
 ) -> MoveDecision:
     if job.state is not JobState.RUNNING:
         return MoveDecision(MoveStep.WAIT)
@@ -111,6 +118,10 @@ def _before_requeue(
     declares = job.declaration.habit if job.declaration is not None else ""
     if {habit, declares} & {"signal", *UNASKED} and habit != declares:
         return MoveDecision(MoveStep.STAY, "its owner declared otherwise meanwhile; it stays")
+    # One that was signalled leaves anyway, unless it pauses after its save.
+    why = excluded or _not_movable(job.declaration)
+    if why and (habit != "signal" or acknowledged(entry, progress)):
+        return MoveDecision(MoveStep.STAY, f"{why}; it stays")
     if habit in UNASKED:
         left_s = may_stop_for_s(job, progress, now)
         if left_s >= 0:
@@ -135,6 +146,12 @@ def _before_requeue(
     if acknowledged(entry, progress):
         return MoveDecision(MoveStep.REQUEUE)
     return MoveDecision(MoveStep.WAIT)
+
+
+def _not_movable(declared: Declaration | None) -> str:
+    if declared is None or declared.may_move:
+        return ""
+    return f"its owner declared {'pin=yes' if declared.pin else 'checkpoint=no'} meanwhile"
 
 
 def _too_late(entry: Entry, progress: Progress | None, waited_s: float, ack_wait_s: float) -> str:

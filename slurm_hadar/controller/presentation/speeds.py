@@ -54,11 +54,23 @@ def rate_rows(
                 continue
             source = rates.source(model, kind, count, batch, job.uid)
             placed = here == {kind: count}
-            if not placed and (why := _why_not_used(target, (r, c), speeds[0], where)):
+            if placed and (why := _why_excluded(target, kind, config)):
+                source += f"; still used, although {why}"
+            elif not placed and (why := _why_not_used(target, (r, c), speeds[0], where)):
                 source += f"; not used: {why}"
             speed = float(speeds[0, r, c]) if absolute else None
             found.append(RateRow(kind, count, speed, source, placed))
     return found
+
+
+def _why_excluded(target: SchedulableJob, kind: str, config: Config) -> str:
+    """Why the job's owner does not accept a type; empty where it is accepted."""
+    if target.request.types and kind not in target.request.types:
+        return "its owner excludes this type"
+    if not accepts(target.job, target.request, kind, config):
+        least = (target.job.declaration or Declaration()).gpu_mem / 1024
+        return f"it has less memory than gpu_mem={least:g}G"
+    return ""
 
 
 def _why_not_used(
@@ -70,10 +82,8 @@ def _why_not_used(
     """
     view, declared = where.shown.view, target.job.declaration or Declaration()
     row, kind = view.jobs.rows[target.job.id], view.types[cell[0]]
-    if target.request.types and kind not in target.request.types:
-        return "its owner excludes this type"
-    if not accepts(target.job, target.request, kind, where.config):
-        return f"it has less memory than gpu_mem={declared.gpu_mem / 1024:g}G"
+    if why := _why_excluded(target, kind, where.config):
+        return why
     open_ = view.jobs.groups[row][view.nodes.group]
     most = max(
         (

@@ -1,10 +1,12 @@
 """``hadar set`` says what of its words has no effect."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from slurm_hadar import config as configuration
 from slurm_hadar.cli import jobs
 from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.main import app
@@ -15,6 +17,7 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports.status import ControllerState
 
 
 @pytest.mark.parametrize(
@@ -146,3 +149,38 @@ def test_set_says_it_and_changes_the_declaration_all_the_same(monkeypatch, tmp_p
     monkeypatch.setattr(Cluster, "read_nodes", silent)
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and done.stdout == "job 7: gpus=4,8\n" and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("controller", "checkpoint", "says"),
+    [
+        (ControllerState("acts"), "yes", False),
+        (ControllerState("acts"), "", True),
+        (ControllerState("acts", stop_file="/stop"), "yes", True),
+        (ControllerState("acts", doubt="its process has ended"), "yes", True),
+        (ControllerState("observes"), "yes", True),
+        (ControllerState("silent"), "yes", True),
+    ],
+)
+def test_a_list_that_leaves_a_type_out_is_said_where_no_controller_moves_the_job_there(
+    monkeypatch, controller, checkpoint, says
+):
+    declared = Declaration(types=("k80",), partitions=("gpu",), checkpoint=checkpoint)
+    one = shown(declaration=declared, partitions=("k80",))
+    one = replace(one, state=JobState.RUNNING, nodes=("k1",))
+    slurm = SimpleNamespace(
+        read_jobs=lambda *_, **__: [one], notes=[], apply=lambda sent: [None for _ in sent]
+    )
+    site = configuration.parse(
+        '[partitions.groups]\ngpu = ["k80", "v100"]\n'
+        "[gpu_types.k80]\nmemory_gb = 12\n[gpu_types.v100]\nmemory_gb = 16\n",
+        "test",
+    )
+    monkeypatch.setattr(jobs, "load_to_ask", lambda _: site)
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+    monkeypatch.setattr(jobs, "_steering", lambda *_: None)
+    monkeypatch.setattr(jobs, "controller_of", lambda _: controller)
+    done = CliRunner().invoke(app, ["set", "7", "types=k80,v100"])
+    assert done.stdout == "job 7: types=k80,v100\n"
+    words = "its list of partitions stays k80, without v100; once it waits again run: "
+    assert (words in done.stderr) == says == bool(done.stderr)

@@ -43,6 +43,22 @@ def test_a_type_that_the_owner_excludes():
     assert unused(one) == {"k80": "it has less memory than gpu_mem=16G"}
 
 
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        (KNOWN, ""),
+        (replace(KNOWN, types=("v100", "p100")), "its owner excludes this type"),
+        (replace(KNOWN, gpu_mem=16 * 1024), "it has less memory than gpu_mem=16G"),
+    ],
+)
+def test_where_a_job_runs_on_a_type_that_its_owner_excludes_since(declared, why):
+    one = running("1", {"k1": {"k80": 1}}, declaration=declared, time_limit_s=1e9)
+    shown = seen([one])
+    rows = rate_rows("1", shown, look(shown, SITE), RATES, SITE)
+    (here,) = (row for row in rows if row.here)
+    assert here.source.partition("; still used, although ")[2] == why
+
+
 def test_a_type_in_none_of_its_partitions():
     one = job(declaration=KNOWN, time_limit_s=1e9, partitions=("v100", "p100"))
     why = "its partitions, its constraint or a reservation leave it no node of this type"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar import config as configuration
-from slurm_hadar.cli.other_types import left_out, with_other_types
+from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration, decode, encode
 from slurm_hadar.domain.errors import UsageError
@@ -159,6 +159,34 @@ def test_of_a_running_job_the_list_is_that_of_its_former_types():
     said = left_out(one, BOTH, SITE, Steering(), ())
     assert said.startswith("its list of partitions stays volta, without k80; once it waits again")
     assert left_out(replace(one, partitions=("gpu",)), BOTH, SITE, None, ()) == ""
+
+
+MOVABLE = replace(BOTH, checkpoint="yes")
+
+
+@pytest.mark.parametrize(
+    ("declared", "more", "steered", "moves"),
+    [
+        (MOVABLE, {}, None, True),
+        (MOVABLE, {}, Steering(was={"Partition": "gpu"}), True),
+        # It is moved within the list that it was submitted with, or that its owner made.
+        (MOVABLE, {}, Steering(was={"Partition": "volta"}), False),
+        (MOVABLE, {}, Steering(foreign=("Partition",)), False),
+        (MOVABLE, {"requeue": False}, None, False),
+        (MOVABLE, {"expedited": True}, None, False),
+        (MOVABLE, {"reservation": "maintenance"}, None, False),
+        (MOVABLE, {"state": JobState.PENDING}, None, False),
+        (replace(MOVABLE, pin=True), {}, None, False),
+        (replace(MOVABLE, checkpoint="restart"), {}, None, False),
+        (BOTH, {}, None, False),
+    ],
+)
+def test_a_running_job_may_be_moved_to_a_type_that_its_list_leaves_out(
+    declared, more, steered, moves
+):
+    before = replace(declared, types=("v100",))
+    shown = {"state": JobState.RUNNING, "features": "", "partitions": ("volta",), **more}
+    assert may_be_moved_there(job(before, **shown), declared, SITE, steered) == moves
 
 
 @pytest.mark.parametrize(

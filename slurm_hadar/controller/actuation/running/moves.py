@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from slurm_hadar.controller.actuation import owner_changes
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
@@ -62,6 +63,7 @@ def advance(
             now,
             ack_wait_s=moving.ack_wait_s,
             after_return_s=moving.after_return_s,
+            excluded=_excluded(context, entry, job),
         )
         if decided.step is MoveStep.REQUEUE and job is not None:
             requeue.append((entry, job, decided.until))
@@ -77,6 +79,13 @@ def advance(
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
+
+
+def _excluded(context: ActionContext, entry: Entry, job: Job | None) -> str:
+    """See :func:`owner_changes.excluded`; empty of a job that is not managed any more."""
+    if job is None or not job.managed:
+        return ""
+    return owner_changes.excluded(entry, job, context.steering_of(job), context.config)
 
 
 def _correct_plan(context: ActionContext, job: Job) -> list[str]:
@@ -297,13 +306,19 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
 def _release(context: ActionContext, entry: Entry, job: Job, now: float) -> _Release:
     before = context.steering_of(job)
     ours = _steering(context, entry, job, now)
-    theirs = _changed_since(context, entry, job, now)
-    if theirs:
-        # Where it should go may not be what its owner wants any more.
-        left = f"{' and '.join(theirs)} was changed while it moved, and stays so"
+    theirs, excluded = _changed_since(context, entry, job, now), _excluded(context, entry, job)
+    if theirs or excluded:
+        # Where it should go is not what its owner wants any more, or may not be.
+        left = excluded or f"{' and '.join(theirs)} was changed while it moved, and stays so"
         known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
         known = steering_store.given_up(known, theirs)
-        return _Release(known, known, _with_start({}, entry, job, now), None, left)
+        changes: dict[str, str] = {}
+        sure = known
+        if excluded:
+            changes, sure = owner_changes.accepted_request(
+                job, known, context.nodes, context.config
+            )
+        return _Release(known, sure, _with_start(changes, entry, job, now), None, left)
     (copies, shares), batch = copies_of(entry.details), batch_of_entry(entry.details)
     reason, fields = str(entry.details.get("reason", "")), entry.details.get("fields")
     plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
