@@ -248,6 +248,20 @@ def _of_the_nodes(
     declaration: Declaration, held: Settings, site: WrapperSite | None
 ) -> Iterator[str]:
     """Requests with which no controller steers the job."""
+    for name in ("nodelist", "nodefile"):
+        if held.get(name):
+            yield (
+                f"--{name}={held[name]} names the job's nodes, so the job is not steered; remove "
+                "it, and declare types= where it stands for a GPU type"
+            )
+    if held.get("reservation"):
+        yield f"--reservation={held['reservation']}: the job is not steered in a reservation"
+    request = gpu_request(held)
+    if request is not None and len(request.types) > 1:
+        yield (
+            f"{request.text} names several GPU types, so the job is not steered; ask for GPUs "
+            f"without a type, and declare types={','.join(request.types)}"
+        )
     if held.get("exclusive"):
         yield (
             f"--exclusive={held['exclusive']} keeps others off its nodes, so the job is not "
