@@ -102,7 +102,7 @@ def doubts(
     yield from _of_backfill(declaration, held, site)
     yield from _of_several_nodes(declaration, held, site)
     yield from _of_the_model(declaration.model, site)
-    yield from _of_the_types(declaration.types, site)
+    yield from _of_the_types(declaration.types, held, site)
     yield from _of_the_nodes(declaration, held, site)
 
 
@@ -208,19 +208,22 @@ def _letters_and_digits(model: str) -> str:
     return "".join(c for c in model.lower() if c.isalnum())
 
 
-def _of_the_types(types: Sequence[str], site: WrapperSite | None) -> Iterator[str]:
-    """Types that no GPU of the site has, where another one is meant or none is left; else a
-    declaration may be for several clusters."""
+def _of_the_types(types: Sequence[str], held: Settings, site: WrapperSite | None) -> Iterator[str]:
+    """Types that no GPU of the job's partition has, where the site says which it has."""
     if site is None or not site.features or ANY in types:
         return
-    missing = [kind for kind in types if kind not in site.features]
-    for kind in missing:
+    for kind in types:
         near = next((one for one in site.features if _looks_like(one) == _looks_like(kind)), "")
-        if near:
+        if near and near != kind:
             yield f"types={kind} is not known here; did you mean {near}?"
             return
-    if missing and len(missing) == len(types):
-        yield f"types={','.join(types)} is declared, and this site has {', '.join(site.features)}"
+    partition = held.get("partition") or site.default_partition
+    group = site.groups.get(partition)
+    kinds = [*dict.fromkeys(group.values())] if group else [*site.features]
+    missing = [kind for kind in types if kind not in kinds]
+    if missing:
+        place = f"partition {partition}" if group else "this site"
+        yield f"types={','.join(missing)} has no effect: {place} has {', '.join(kinds)}"
 
 
 def _looks_like(kind: str) -> str:
@@ -245,6 +248,20 @@ def _of_the_nodes(
     declaration: Declaration, held: Settings, site: WrapperSite | None
 ) -> Iterator[str]:
     """Requests with which no controller steers the job."""
+    for name in ("nodelist", "nodefile"):
+        if held.get(name):
+            yield (
+                f"--{name}={held[name]} names the job's nodes, so the job is not steered; remove "
+                "it, and declare types= where it stands for a GPU type"
+            )
+    if held.get("reservation"):
+        yield f"--reservation={held['reservation']}: the job is not steered in a reservation"
+    request = gpu_request(held)
+    if request is not None and len(request.types) > 1:
+        yield (
+            f"{request.text} names several GPU types, so the job is not steered; ask for GPUs "
+            f"without a type, and declare types={','.join(request.types)}"
+        )
     if held.get("exclusive"):
         yield (
             f"--exclusive={held['exclusive']} keeps others off its nodes, so the job is not "

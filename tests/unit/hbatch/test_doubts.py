@@ -76,7 +76,7 @@ def doubts(done):
         ("#HADAR gpus=1 types=any\n#HADAR types=any", [], ""),
         ("#HADAR gpus=1 types=any", ["--hadar-types=k80"], ""),
         ("#HADAR types=v10O,k80 gpus=1", [], "did you mean v100?"),
-        ("#HADAR types=v100,a100 gpus=1", [], ""),
+        ("#HADAR types=v100,p10 gpus=1", [], "types=p10 has no effect: this site has v100, k80"),
         ("#HADAR gpus=8", ["--gres=gpu:1"], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8", [], "may have has more than 4 GPUs"),
         ("#HADAR gpus=5-8 checkpoint=yes", ["-G8"], ""),
@@ -99,6 +99,11 @@ def doubts(done):
         ("#HADAR gpus=6", ["-N2", "--exclusive", "--gres=gpu:2"], "2 whole nodes have 8 GPUs"),
         ("#HADAR types=k80", ["-N2", "--exclusive", "--gres=gpu:2"], ""),
         ("#HADAR types=any", ["--exclusive=user", "--gres=gpu:1"], "so the job is not steered"),
+        ("#HADAR gpus=1", ["-w", "v1"], "names the job's nodes, so the job is not steered"),
+        ("#HADAR gpus=1", ["--nodefile=n"], "so the job is not steered"),
+        ("#HADAR gpus=1", ["-x", "v1"], ""),
+        ("#HADAR gpus=1", ["--reservation=r"], "the job is not steered in a reservation"),
+        ("#HADAR model=a", ["--gres=gpu:v100:1,gpu:k80:1"], "declare types=v100,k80"),
         ("#HADAR types=v100", ["-C", "k", "--gres=gpu:1"], "allows k80 only"),
         ("#HADAR types=v100", ["-C", "k|v", "--gres=gpu:1"], ""),
         ("#HADAR types=v100", ["-C", "ib", "--gres=gpu:1"], ""),
@@ -268,6 +273,20 @@ def test_a_type_that_the_site_has_not_is_named_without_a_request_for_gpus_too(pl
     for types, says in (("v10O", "did you mean v100?"), ("a100,h100", "this site has v100, k80")):
         found = lines(submitted(place, f"#HADAR types={types}"))
         assert any(says in line for line in found), found
+
+
+def test_a_type_that_the_partition_has_not_is_named_with_those_that_it_has(place):
+    text = "#HADAR types=v100,k80,p10 gpus=1"
+    (line,) = doubts(submitted(place, text, "-p", "gpu", groups={"gpu": {"v": "v100"}}))
+    assert "types=k80,p10 has no effect: partition gpu has v100" in line
+
+
+@pytest.mark.parametrize("argv", [["--gres=gpu:0"], ["-G0"], ["--gpus=0"]])
+def test_a_job_that_asks_for_no_gpu_gets_no_list_and_is_said_to_be_unmanaged(place, argv):
+    groups = {"gpu": {"v": "v100", "k": "k80"}}
+    done = submitted(place, "#HADAR checkpoint=yes", "-p", "gpu", *argv, mode="act", groups=groups)
+    assert lines(done) == ["hbatch: the job is not managed: it asks for no GPU"]
+    assert not any("--partition" in word for word in done.seen["argv"])
 
 
 def test_requeues_where_the_site_allows_none_are_said(place):

@@ -609,6 +609,9 @@ def test_our_line_comes_behind_sbatchs_and_has_no_digit(place):
     place.script(DECLARED)
     place.site()
     said = merged(place, "--hadar-types=v100,h100", "job.sh")
+    first, doubt, last = said.splitlines()
+    assert first == "from sbatch" and "types=h100 has no effect" in doubt
+    said = f"{first}\n{last}\n"
     assert said.startswith("from sbatch\nhbatch: the job will be managed: ")
     assert said.count("\n") == 2
     # It has no h100: a name with digits, which the plan tells.
