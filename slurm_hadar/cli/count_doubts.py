@@ -51,6 +51,8 @@ def of_submit(
         return of_one_count(declaration, held)
     sizes = [sum(node.values()) for node in _open_to(declaration, nodes())]
     why = _of_sizes(span, 1, False, {*sizes})
+    if why and not each:
+        return f"gpus={span[0]} is asked of Slurm, and {why}"
     found = _no_effect(declaration, why) or of_one_count(declaration, held)
     return found or _out_of_reach(declaration, sizes)
 

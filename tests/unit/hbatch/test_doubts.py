@@ -78,7 +78,11 @@ def doubts(done):
         ("#HADAR types=v10O,k80 gpus=1", [], "did you mean v100?"),
         ("#HADAR types=v100,p10 gpus=1", [], "types=p10 has no effect: this site has v100, k80"),
         ("#HADAR gpus=8", ["--gres=gpu:1"], "may have has more than 4 GPUs"),
-        ("#HADAR gpus=5-8", [], "may have has more than 4 GPUs"),
+        (
+            "#HADAR gpus=5-8",
+            [],
+            "gpus=5 is asked of Slurm, and no node that the job may have has more than 4",
+        ),
         ("#HADAR gpus=5-8 checkpoint=yes", ["-G8"], ""),
         ("#HADAR gpus=5-8", ["-G8"], "of gpus=5-8 the job keeps 8"),
         (
