@@ -106,7 +106,7 @@ def test_a_move_must_gain_more_than_it_costs(site, two):
     }
     assert moves_of(reports[1.0]), tick_text.format_plan(reports[1.0])
     assert not moves_of(reports[1e7])
-    assert "worth a restart" in reports[1e7].plan.placements[two[0]].reason
+    assert "worth a move" in reports[1e7].plan.placements[two[0]].reason
 
 
 def test_the_least_time_between_moves(site, two):
