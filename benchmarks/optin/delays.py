@@ -92,7 +92,15 @@ def quantile(ordered: Sequence[float], part: float) -> float:
     return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
-def mean_time(runs: Iterable[RunRecord], kind: str) -> float:
-    """Mean time from arrival to end of the jobs of that kind, s; nan without any."""
-    found = [job.time_s for run in runs for job in run.jobs if job.kind == kind and job.completed]
+def mean_time(
+    runs: Iterable[RunRecord], kind: str, names: Collection[tuple[int, str]] | None = None
+) -> float:
+    """Mean time from arrival to end of the jobs of that kind, s; nan without any. ``names``: only
+    these, by seed and name."""
+    found = [
+        job.time_s
+        for run in runs
+        for job in run.jobs
+        if job.kind == kind and job.completed and (names is None or (run.seed, job.name) in names)
+    ]
     return mean(found) if found else float("nan")

@@ -134,15 +134,28 @@ def _row(*cells: str) -> str:
 
 def _times(found: Summary, mixed: Sequence[RunRecord]) -> None:
     found.add("mean time of the trainings from arrival to end, s")
-    usual = mean_time([run for run in mixed if run.share == 0], TRAINING)
-    if not math.isnan(usual):
-        found.add(f"  plain: {usual:.1f}")
+    plain = [run for run in mixed if run.share == 0]
+    if plain:
+        each = [
+            mean_time([run for run in plain if run.label == label], TRAINING)
+            for label in sorted({run.label for run in plain})
+        ]
+        low, high = min(each), max(each)
+        found.add(f"  plain: {mean_time(plain, TRAINING):.1f}, single runs {low:.1f} to {high:.1f}")
     for share in _shares(mixed):
         runs = [run for run in mixed if run.share == share]
-        same = [run for run in mixed if not run.share and run.seed in {one.seed for one in runs}]
+        same = [run for run in plain if run.seed in {one.seed for one in runs}]
         time_s, plain_s = mean_time(runs, TRAINING), mean_time(same, TRAINING)
         moved = sum(max(0, len(job.attempts) - 1) for run in runs for job in run.jobs)
-        found.add(f"  {_part(share)}: {time_s:.1f} ({time_s - plain_s:+.1f}), {moved} restarts")
+        line = f"  {_part(share)}: {time_s:.1f} ({time_s - plain_s:+.1f}), {moved} restarts"
+        for which in (True, False):
+            names = {
+                (run.seed, job.name) for run in runs for job in run.jobs if job.managed == which
+            }
+            more = mean_time(runs, TRAINING, names) - mean_time(same, TRAINING, names)
+            if not math.isnan(more):
+                line += f"; {'managed' if which else 'unmanaged'} ones {more:+.1f}"
+        found.add(line)
         if time_s >= plain_s:
             found.broken.append(
                 f"{_part(share)} managed: trainings end no sooner: {time_s:.1f} s in the mean, "
