@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def runs(tmp_path_factory):
     need(None)
     folder = tmp_path_factory.mktemp("clients")
     settings = {"partitions": {"opt_in": ["opted"]}}
-    with Sandbox.up(folder / "box", LAYOUT, mode="act", settings=settings) as box:
+    # Clients make sockets there, whose paths must be short.
+    short = tempfile.TemporaryDirectory(prefix="clients-", ignore_cleanup_errors=True)
+    with short as scratch, Sandbox.up(folder / "box", LAYOUT, mode="act", settings=settings) as box:
         site = config.load(box.config_path)
         write_wrapper_site(site, box.config_path)
         bin_ = folder / "bin"
@@ -55,6 +58,7 @@ def runs(tmp_path_factory):
         env["PATH"] = f"{bin_}:{venv}:{box.programs.bin_dir}:{env['PATH']}"
         # Caches and settings of the clients stay in the folder.
         env |= {"HOME": str(folder), "XDG_CACHE_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+        env["TMPDIR"] = scratch
         begun = {}
         there = [one for one in USES if find_spec(MODULES.get(one, one)) is not None]
         for client in there:
