@@ -70,6 +70,10 @@ class Job:
     """Start of a running job; begin or expected start of a pending one."""
     end_s: float = 0.0
     time_limit_s: float = inf
+    least_limit_s: float = 0.0
+    """``--time-min``: down to this Slurm may cut the limit at a start; 0: not at all."""
+    deadline_s: float = 0.0
+    """``--deadline``, s since the epoch; 0: none."""
     nodes: tuple[str, ...] = ()
     gpus: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Allocated GPUs: node -> type -> count. Empty while pending."""

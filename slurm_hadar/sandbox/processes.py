@@ -84,21 +84,21 @@ def without_record(folder: Path) -> SandboxPaths | None:
     for pid in _all_pids():
         try:
             process = Path(f"/proc/{pid}")
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
             own = process.stat().st_uid == os.geteuid()
         except OSError:
             continue
-        if own and key in words and _command(pid) == "munged" and is_alive(pid):
-            for run in _socket_folders(words):
+        if own and key in arguments and _command(pid) == "munged" and is_alive(pid):
+            for run in _socket_folders(arguments):
                 # No other folder is a sandbox's: it is removed with what is in it.
                 if run == folder / "run" or str(run).startswith(SHORT_RUN):
                     return SandboxPaths(folder, run)
     return None
 
 
-def _socket_folders(words: Iterable[bytes]) -> Iterator[Path]:
-    for word in words:
-        option, _, path = word.partition(b"=")
+def _socket_folders(arguments: Iterable[bytes]) -> Iterator[Path]:
+    for argument in arguments:
+        option, _, path = argument.partition(b"=")
         if option == b"--socket":
             yield Path(os.fsdecode(path)).parent
 

@@ -194,6 +194,8 @@ def one(record: Record) -> Job:
         start_s=_seconds(record, "start_time"),
         end_s=_seconds(record, "end_time"),
         time_limit_s=inf if limit is None else limit * 60.0,
+        least_limit_s=_whole(record, "time_minimum") * 60.0,
+        deadline_s=_seconds(record, "deadline"),
         nodes=nodes,
         gpus=_allocated(record, nodes, state),
         request=GpuRequest(

@@ -67,6 +67,8 @@ def job(entry: Any) -> tuple[Job, str]:
         start_s=_seconds(entry.start_time),
         end_s=_seconds(entry.end_time),
         time_limit_s=_minutes(entry.time_limit, inf),
+        least_limit_s=_minutes(getattr(entry, "time_limit_min", None), 0.0),
+        deadline_s=_seconds(getattr(entry, "deadline", None)),
         nodes=nodes,
         gpus=_allocated(entry, state),
         request=GpuRequest(per_node=per_node),

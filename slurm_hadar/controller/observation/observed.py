@@ -74,6 +74,15 @@ class Observed:
             for name, one in self.partitions.items()
         }
 
+    @cached_property
+    def throttled_arrays(self) -> frozenset[int]:
+        """Arrays of which tasks wait for others to end (``--array=...%N``)."""
+        return frozenset(
+            job.array_job_id
+            for job in self.jobs.values()
+            if job.array_job_id and job.reason == "JobArrayTaskLimit"
+        )
+
     def reserved_nodes(self, horizon_s: float = 600.0) -> set[str]:
         """Nodes under a reservation that is active, or begins within ``horizon_s``."""
         return {

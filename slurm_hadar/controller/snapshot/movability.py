@@ -108,6 +108,21 @@ def _consent(job: Job, seen: Observed, config: Config) -> str:
         return "it was submitted with --no-requeue"
     if job.expedited or job.external:
         return "Slurm does not requeue it as others (--requeue=expedite, or an external job)"
+    if why := _starts_worse(job, seen):
+        return why
     if seen.steered(job.id).moves >= config.guards.max_moves_per_job:
         return "guards.max_moves_per_job is reached"
+    return ""
+
+
+def _starts_worse(job: Job, seen: Observed) -> str:
+    """Why Slurm might start it later, for a shorter time or not at all once it is requeued."""
+    if job.priority == 0:
+        return "it is held, so it would not start again"
+    if job.array_job_id in seen.throttled_arrays:
+        return "another task of its array would take its place (--array=...%N)"
+    if job.deadline_s:
+        return "Slurm may cancel it at its next start, as it has a --deadline"
+    if 0 < job.least_limit_s < job.time_limit_s:
+        return "Slurm may cut its time limit at its next start, as it has a --time-min"
     return ""

@@ -276,12 +276,24 @@ def test_what_slurm_shows_at_the_last_look_counts(context):
         (("checkpoint=signal",), {"requeue": False}, "--no-requeue"),
         (("checkpoint=signal", "restart_cost=1001"), {}, "started less than 1001 s ago"),
         (("checkpoint=restart", "lose=900"), {}, "more work than the 900 s"),
+        # Where Slurm might start it later, for a shorter time or not at all.
+        (("checkpoint=signal",), {"priority": 0}, "it is held"),
+        (("checkpoint=signal",), {"deadline_s": NOW + 9000}, "it has a --deadline"),
+        (("checkpoint=signal",), {"least_limit_s": 1200.0}, "it has a --time-min"),
     ],
 )
 def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
     shown = runs(*words, **more)
     means = decide(seen([shown]), {"1": {"v100": 1}})
     assert means.deferred["1"].startswith("it cannot be moved now: ") and why in means.deferred["1"]
+
+
+@pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "Resources"])
+def test_a_task_stays_while_others_of_its_array_wait_for_its_place(reason):
+    shown = runs("checkpoint=signal", array_job_id=7)
+    other = job("9", array_job_id=7, reason=reason, declaration=None)
+    deferred = decide(seen([shown, other]), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("another task of its array" in deferred) == (reason == "JobArrayTaskLimit")
 
 
 def test_the_reason_of_a_policy_says_why_a_job_stays():
