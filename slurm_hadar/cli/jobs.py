@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -48,10 +49,13 @@ def add_to(app: typer.Typer) -> None:
 
 def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Keep a managed job where it is: it is not moved any more."""
-    declared = _change(job, config, ["pin=yes"])
+    jobs = _change(job, config, ["pin=yes"])
     undo = f"hadar set {job} pin=no"
-    words = f"job {job} stays where it is once it runs; undo with: {undo}"
-    _tell("pin", job, declared, words, as_json, undo)
+    running = all(one.state is JobState.RUNNING for one in jobs)
+    words = f"job {job} stays where it is{'' if running else ' once it runs'}; undo with: {undo}"
+    if _leaves_on_signal(jobs):
+        words += "\nif a move has sent it its signal already, that move is carried out first"
+    _tell("pin", job, _declared(jobs), words, as_json, undo)
 
 
 def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -62,6 +66,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     version = cluster.slurm_version
     jobs, steering = _find(cluster, job), {}
     changed: dict[str, Declaration] = {}
+    leaves = _leaves_on_signal(jobs)
     for found in jobs:
         if found.declaration is not None and not changed:
             words = found.declaration.assignments()
@@ -77,6 +82,8 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     for found in jobs:
         text = requeue_text(found, steering[found.id], site.partitions.groups, version)
         said += f"\n{text}" if text else ""
+    if leaves:
+        said += "\nif a move has sent it its signal already, it still saves, leaves and is requeued"
     _tell("optout", job, changed, said, as_json, command)
 
 
@@ -87,7 +94,7 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change the declaration of a job; one that declared nothing becomes a managed job."""
-    declared = _change(job, config, words)
+    declared = _declared(_change(job, config, words))
     pairs = (assignment.partition("=") for assignment in words)
     typed = {key.replace("-", "_"): value for key, _, value in pairs}
     # Of an array the tasks may declare alike.
@@ -137,10 +144,21 @@ def _tell(
         typer.echo(words)
 
 
-def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Declaration]:
+def _declared(jobs: Sequence[Job]) -> dict[str, Declaration]:
+    return {job.id: job.declaration or Declaration() for job in jobs}
+
+
+def _leaves_on_signal(jobs: Sequence[Job]) -> bool:
+    """Whether a move may have asked one of the jobs already in a way that is not taken back."""
+    declared = [one.declaration for one in jobs if one.state is JobState.RUNNING]
+    return any(one is not None and one.habit == "signal" for one in declared)
+
+
+def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
+    """Change the declaration of a job; returns the jobs with the new one."""
     site = load_to_ask(config)
     cluster = cluster_of(site)
-    changes, changed, doubts = [], {}, list[str]()
+    changes, changed, doubts = [], list[Job](), list[str]()
     keys = {word.partition("=")[0] for word in words}
     changes_types = not keys.isdisjoint(("types", "gpu_mem", "gpu-mem"))
     for found in _find(cluster, job):
@@ -164,7 +182,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> dict[str, Decla
         if len(comment.encode()) > declaration.COMMENT_LIMIT:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
         changes.append(Update(found.id, {**fields, "Comment": comment}))
-        changed[found.id] = declared
+        changed.append(replace(found, declaration=declared))
     _send(cluster, changes)
     for doubt in doubts:
         print(f"hadar: {doubt}", file=sys.stderr)

@@ -50,8 +50,11 @@ def move_details(action: Action, known: Steering, store: Store) -> dict[str, obj
         "stood": _stood(action, known),
         "habit": declared.habit,
     }
-    if declared.habit == "signal" and declared.asks.grace_s is not None:
-        found["grace_s"] = declared.asks.grace_s
+    if declared.habit == "signal":
+        # The owner may opt the job out before it ends so.
+        found["exit_code"] = declared.checkpoint_exit_code
+        if declared.asks.grace_s is not None:
+            found["grace_s"] = declared.asks.grace_s
     return found
 
 

@@ -88,8 +88,13 @@ def decide_move(
 def reported_saved(job: Job) -> bool:
     """Whether a job has ended and said by its exit code that it saved and has work left."""
     code = job.declaration.checkpoint_exit_code if job.declaration is not None else 0
+    return ended_with(job, code)
+
+
+def ended_with(job: Job, code: object) -> bool:
+    """Whether a job has ended by itself with this exit code, one above 0."""
     by_itself = job.state is JobState.FINISHED and job.slurm_state.upper().startswith("FAILED")
-    return by_itself and code > 0 and job.exit_code == code
+    return by_itself and job.exit_code > 0 and job.exit_code == code
 
 
 def acknowledged(entry: Entry, progress: Progress | None) -> bool:

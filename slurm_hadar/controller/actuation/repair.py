@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
-from slurm_hadar.controller.actuation.move_steps import reported_saved
+from slurm_hadar.controller.actuation.move_steps import ended_with, reported_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain import steering
@@ -55,14 +55,17 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
     """Requeue jobs that ended with the exit code by which they say that they saved.
 
     Only a job that a move asked to save in its last attempt, whether in time or not: any other end
-    is its own affair. Slurm would start a job anew that is done by now, so it is looked at once
-    more: after that look a start by another user takes cred_expire, and its end longer.
+    is its own affair. One that its owner has opted out since is requeued too where it ended in
+    time: it left on our signal. Slurm would start a job anew that is done by now, so it is looked
+    at once more: after that look a start by another user takes cred_expire, and its end longer.
     """
 
     def resume(job: Job) -> str:
         asked_s = context.clock()
         shown = context.cluster.read_jobs([job.id])
-        same = [one for one in shown if reported_saved(one) and one.restarts == job.restarts]
+        same = [
+            one for one in shown if ended_with(one, job.exit_code) and one.restarts == job.restarts
+        ]
         if not same or abs(context.clock() - asked_s) > _FRESH_LOOK_S:
             raise SlurmError("Slurm does not show in time that it ended so", retry=True)
         (error,) = context.cluster.requeue_ended([job.id])
@@ -72,10 +75,13 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
 
     said = []
     for job in seen.jobs.values():
-        if not (job.managed and job.requeue and reported_saved(job)):
+        off = job.declaration is not None and job.declaration.off and ended_with(job, job.exit_code)
+        if not (job.requeue and (off or (job.managed and reported_saved(job)))):
             continue
         last = context.store.last(job.id, "move")
         if last is None or last.details.get("habit") != "signal":
+            continue
+        if off and not _left_in_time(context, last, job):
             continue
         # Once for each time that it was asked.
         before = context.store.last(job.id, _RESUME)
@@ -85,6 +91,14 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
             # Soon Slurm forgets it.
             said += _try(context, seen, job, _RESUME, resume, spare=_SPARE)
     return said
+
+
+def _left_in_time(context: ActionContext, move: Entry, job: Job) -> bool:
+    """Whether an ended job saved and left as ``move`` asked it to, while the move waited for it."""
+    grace_s = move.details.get("grace_s")
+    if not isinstance(grace_s, int | float):
+        grace_s = context.config.moving.ack_wait_s
+    return ended_with(job, move.details.get("exit_code")) and job.end_s <= move.opened_s + grace_s
 
 
 def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[str]:

@@ -126,3 +126,13 @@ def test_a_command_on_a_job_that_does_not_wait_or_run_is_an_error(monkeypatch, c
     monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
     with pytest.raises(UnknownJobError, match="no waiting or running job 7"):
         command("7")
+
+
+@pytest.mark.parametrize(("checkpoint", "leaves"), [("signal", True), ("yes", False)])
+def test_a_job_that_may_have_its_signal_already_leaves_all_the_same(one_job, checkpoint, leaves):
+    declared = Declaration(types=("v100",), checkpoint=checkpoint)
+    one_job(running("7", {"v1": {"v100": 1}}, declaration=declared))
+    for command in ("pin", "optout"):
+        text = CliRunner().invoke(app, [command, "7"]).stdout
+        assert ("sent it its signal already" in text) is leaves
+        assert "once it runs" not in text

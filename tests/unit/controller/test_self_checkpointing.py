@@ -209,6 +209,7 @@ def test_who_gets_which_signal(context, words, sent):
     (entry,) = context.store.open_entries()
     assert entry.details["habit"] == action.job.declaration.habit
     assert entry.details.get("grace_s") == (60.0 if "signal=B:USR1@60" in words else None)
+    assert entry.details.get("exit_code") == (0 if "checkpoint=signal" in words else None)
 
 
 ENDED = runs("checkpoint=signal", "checkpoint_exit_code=85")
@@ -222,6 +223,21 @@ def test_a_job_that_said_that_it_saved_is_started_again_once(context):
     assert "requeued" in resume_saved(context, seen([ENDED]))[0]
     assert context.cluster.requeued == ["1"]
     assert resume_saved(context, seen([ENDED])) == [] and context.cluster.requeued == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "waited_s", "requeued"), [(85, 10, True), (85, 300, False), (84, 10, False)]
+)
+def test_one_that_its_owner_opted_out_after_the_signal_is_started_again(
+    context, code, waited_s, requeued
+):
+    """``hadar optout`` leaves off=yes alone of the declaration: the job would be lost."""
+    shown = replace(ENDED, declaration=declared("off=yes"), exit_code=code)
+    context.cluster.shown = shown
+    details = {**asked("signal").details, "exit_code": 85, "grace_s": 60.0}
+    context.store.begin("1", "move", "asked", NOW - waited_s, details)
+    assert bool(resume_saved(context, seen([shown]))) is requeued
+    assert context.cluster.requeued == (["1"] if requeued else [])
 
 
 @pytest.mark.parametrize(("used", "requeued"), [(49, True), (50, False)])
