@@ -40,7 +40,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.sandbox.layout import NodeGroup
 from slurm_hadar.sandbox.pacing import true_rates
-from slurm_hadar.scheduling.schedule import SchedulerLimits
+from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates

@@ -337,8 +337,8 @@ def _today(submit: Submit, moves: bool) -> Today | None:
         return None
     import json
 
-    from slurm_hadar.answering import Unanswered
     from slurm_hadar.cli.submit_prices import today
+    from slurm_hadar.folder_probe import Unanswered
 
     try:
         said = _folder_says(submit, site)
@@ -373,8 +373,8 @@ def _ask(site: WrapperSite) -> Callable[[], bytes]:
     import json
     import time
 
-    from slurm_hadar.answering import ask
     from slurm_hadar.cli.wrapper_site import controller_is_active, fresh_file, takes_lists
+    from slurm_hadar.folder_probe import ask
 
     def look() -> bytes:
         now = time.time()

@@ -11,7 +11,7 @@ from slurm_hadar.controller.actuation.pending import lent_places, priority_excha
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
-from slurm_hadar.controller.actuation.running.minute_guard import MinuteGuard
+from slurm_hadar.controller.actuation.running.tres_minutes_guard import TresMinutesGuard
 from slurm_hadar.controller.backfill import backfill
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.store import Store
@@ -69,7 +69,7 @@ class Decider:
 
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:
         """What has to be sent for it, as far as the guards allow."""
-        guard = MinuteGuard(
+        guard = TresMinutesGuard(
             self._cluster, self._rules, tick.seen, self._config, tuple(tick.past.moving)
         )
         budget = self._move_budget(tick.seen, guard)
@@ -111,7 +111,7 @@ class Decider:
             shown, plan, tick.others, self._config, tick.lent, tick.refused_now
         )
 
-    def _move_budget(self, seen: Observed, guard: MinuteGuard) -> MoveBudget:
+    def _move_budget(self, seen: Observed, guard: TresMinutesGuard) -> MoveBudget:
         recent = self._store.counts_since(Kind.MOVE.value, seen.now - 3600)
         by_user: Counter[int] = Counter()
         for id_, number in recent.items():

@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.state_errors import folder_error
 from slurm_hadar.controller.journal.store import make_private
@@ -34,6 +33,7 @@ from slurm_hadar.exchange.heartbeat import (
     read_heartbeat,
     write_heartbeat,
 )
+from slurm_hadar.folder_probe import ensure_answers
 
 _POLL_S = 0.1
 _LONGEST_INTERVAL_S = 3600.0

@@ -138,6 +138,11 @@ class Job:
         declared = self.declaration is not None and not self.declaration.off
         return declared and self.batch and not self.het and not self.outside
 
+    def may_start_at(self, now: float) -> bool:
+        """Whether it waits, and neither a hold nor its begin time keeps it from starting then."""
+        waits = self.state is JobState.PENDING and not self.held and self.priority > 0
+        return waits and self.eligible_s <= now
+
     @property
     def never_met(self) -> bool:
         """Whether Slurm says that its dependency can never be met, so that it never starts."""

@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurm_hadar.answering import asked
 from slurm_hadar.exchange.job_side import host, in_step, job_id
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan
+from slurm_hadar.folder_probe import asked
 from slurm_hadar.profiles.gpu_sampling import GpuReader, SampledGpu, chosen
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, own_uses, write_use
 from slurm_hadar.profiles.gpu_sampling_watch import INTERVAL_S, SamplingThread

@@ -21,7 +21,7 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.slurm import hosts, states, tres
 from slurm_hadar.slurm.array_tasks import tasks_of
-from slurm_hadar.slurm.members import Members
+from slurm_hadar.slurm.json_stream import JsonListReader
 
 Record = Mapping[str, object]
 
@@ -57,7 +57,7 @@ class JobsReader:
 
     def __init__(self, ids: Collection[str] | None, tasks_per_array: int) -> None:
         self._taken = _Taken(ids, tasks_per_array)
-        self._members = Members("jobs", self._taken.take)
+        self._members = JsonListReader("jobs", self._taken.take)
 
     def feed(self, text: str) -> None:
         """The next part of what squeue printed."""

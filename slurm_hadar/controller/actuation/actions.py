@@ -142,7 +142,7 @@ def _claimed(
     waiting, takers = _serve(pending_demand.unmanaged_jobs(seen, ids), seen, left)
     # What backfill expects to start later may start on what a moved job leaves.
     waiting += pending_demand.expected_later(seen, ids, left)
-    waiting.sort(key=lambda job: pending_demand.rank(job, seen), reverse=True)
+    waiting.sort(key=lambda job: pending_demand.queue_key(job, seen))
     crossing = CrossingMoves(under_way)
     beside = FreeHostResources(seen)
     joint: dict[str, str] = {}

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_hadar.answering import ensure_answers
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange import progress
 from slurm_hadar.exchange.folder import MOST, FolderWindow, Listing
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.folder_probe import ensure_answers
 from slurm_hadar.profiles import gpu_sampling_files
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.reports import formats

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from slurm_hadar.answering import ensure_answers
 from slurm_hadar.config import Config
 from slurm_hadar.domain.job import Job
+from slurm_hadar.folder_probe import ensure_answers
 
 _LONGEST_NAME, _LONGEST_TEXT = 64, 4000
 # An apostrophe within a word opens no quotation; one that nothing closes may have been cut.

@@ -112,6 +112,13 @@ def rank(job: Job, seen: Observed) -> tuple[int, int]:
     return max(tiers, default=1), job.priority
 
 
+def queue_key(job: Job, seen: Observed, priority: int | None = None) -> tuple[int, int, int]:
+    """Slurm's order as a key to sort by, the first to go first: tier, priority, and of equals the
+    smaller number. ``priority``: in place of the job's own."""
+    tier, own = rank(job, seen)
+    return -tier, -(own if priority is None else priority), job.array_job_id or job.raw_id
+
+
 def unmanaged_jobs(seen: Observed, ours: Iterable[str]) -> list[Job]:
     """Pending jobs outside our management that Slurm would start as soon as GPUs are free.
 
@@ -133,16 +140,13 @@ def _eligible(seen: Observed, ours: Iterable[str]) -> list[Job]:
     waiting = [
         job
         for job in seen.jobs.values()
-        if job.state is JobState.PENDING
+        if job.may_start_at(seen.now)
         and job.id not in skip
-        and not job.held
-        and job.priority > 0
-        and job.eligible_s <= seen.now
         # A reason that a later release made up says nothing: it may start soon.
         and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_behind(job, seen))
         and not job.reservation
     ]
-    return sorted(waiting, key=lambda job: rank(job, seen), reverse=True)
+    return sorted(waiting, key=lambda job: queue_key(job, seen))
 
 
 def _expected_later(job: Job, seen: Observed) -> bool:

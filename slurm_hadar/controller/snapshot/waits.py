@@ -1,8 +1,7 @@
 """When a waiting job would start on each GPU type, as far as is known.
 
-All pending jobs are placed in Slurm's order on the GPUs that are released first: rule 1 of the
-prototype that the project's hints were measured with (recalled). A job of one node has its GPUs on
-one node, on which it fits.
+All pending jobs are placed in Slurm's order, each on the GPUs that are released first for it. A job
+of one node has its GPUs on one node, on which it fits.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +20,7 @@ from slurm_hadar.domain.view import BoolArray, IntArray
 from slurm_hadar.scheduling.twin import LIMIT_SHARE
 
 _UNKNOWN_S = 4 * 3600.0
-"""Assumed where there is no limit."""
+"""Run time assumed of a job without a time limit, s."""
 
 Pools = dict[str, list[float]]
 """GPU type -> when each of its GPUs is released, s from now, rising."""
@@ -34,12 +33,12 @@ def expected_waits(
 
     ``empty``: those of this tick, where they are known already.
     """
-    return _served(seen, snapshot, empty or EmptyNodes(seen))[0]
+    return _in_order(seen, snapshot, empty or EmptyNodes(seen))[0]
 
 
 def pools_behind(seen: Observed, snapshot: Snapshot) -> Pools:
     """When each GPU is released for a job behind all that wait."""
-    return _served(seen, snapshot, EmptyNodes(seen))[1]
+    return _in_order(seen, snapshot, EmptyNodes(seen))[1]
 
 
 class _Kind:
@@ -84,25 +83,26 @@ class _Kind:
         self.at_s[rows] = np.sort(self.at_s[rows], axis=1)
 
     def take_anywhere(self, count: int, until_s: float) -> None:
-        """As many that are free first are in use until then."""
+        """The ``count`` GPUs that are free first are in use until then."""
         places = np.argpartition(self.at_s, count - 1, axis=None)[:count]
         self.at_s.flat[places] = until_s
         self.at_s.sort(axis=1)
 
 
-def _served(
+def _in_order(
     seen: Observed, snapshot: Snapshot, empty: EmptyNodes
 ) -> tuple[dict[str, dict[str, float]], Pools]:
+    """All waiting jobs placed in Slurm's order: when each managed one would start by type, s from
+    now, and when each GPU is free behind them all."""
     by_node = _released(seen, snapshot)
     kinds = {kind: _Kind(nodes) for kind, nodes in by_node.items()}
     found: dict[str, dict[str, float]] = {}
     waiting = [
         job
         for job in seen.jobs.values()
-        if job.state is JobState.PENDING and job.priority > 0 and not job.held
-        if job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job, seen)
+        if job.may_start_at(seen.now) and pending_demand.competes_for_gpus(job, seen)
     ]
-    waiting.sort(key=lambda job: pending_demand.rank(job, seen), reverse=True)
+    waiting.sort(key=lambda job: pending_demand.queue_key(job, seen))
     for job in waiting:
         target = snapshot.schedulable.get(job.id)
         inside = None

@@ -7,8 +7,8 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.scheduling.profile import Profile
-from slurm_hadar.scheduling.schedule import Waiting
+from slurm_hadar.scheduling.free_over_time import FreeOverTime
+from slurm_hadar.scheduling.slurm_schedulers import Waiting
 from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.order import QueueOrder
 from slurm_hadar.simulator.queue.requests import Requests, requests
@@ -84,9 +84,9 @@ class ClusterState:
         counts, limits = self.work.request, self.asked.limit_s
         return [Waiting(j, self.lists[j], int(counts[j]), float(limits[j])) for j in jobs]
 
-    def profiles(self, now: float) -> dict[int, Profile]:
+    def free_over_time(self, now: float) -> dict[int, FreeOverTime]:
         """What is free when by the limits of what runs."""
-        found = {kind: Profile(now, int(free)) for kind, free in enumerate(self.free())}
+        found = {kind: FreeOverTime(now, int(free)) for kind, free in enumerate(self.free())}
         for job, kind in zip(*np.nonzero(self.on), strict=True):
             found[int(kind)].give(float(self._ends_by[job]), int(self.on[job, kind]))
         return found

@@ -8,7 +8,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.policies.record import Decide
-from slurm_hadar.scheduling import schedule
+from slurm_hadar.scheduling import slurm_schedulers
 from slurm_hadar.simulator.job_owners import JobOwners
 from slurm_hadar.simulator.outcome import Outcome, Timeline
 from slurm_hadar.simulator.queue.cluster_state import ClusterState
@@ -45,11 +45,11 @@ class _QueueSimulation:
         while True:
             if self._arrive(now) or state.back(now) or waits:
                 queue = state.queue(self.limits.depth)
-                schedule.main(queue, len(self.cluster.types), self._starter(now))
+                slurm_schedulers.main_scheduler(queue, len(self.cluster.types), self._starter(now))
                 waits = True
             if waits and now >= filled + interval:
-                profiles = state.profiles(now)
-                schedule.backfill(state.queue(self.limits.tested), profiles, self._starter(now))
+                queue, free = state.queue(self.limits.tested), state.free_over_time(now)
+                slurm_schedulers.backfill_scheduler(queue, free, self._starter(now))
                 filled, waits = now, False
             tick = inf
             if self.controller is not None:
@@ -77,7 +77,7 @@ class _QueueSimulation:
             self.controller.submitted(come)
         return bool(come)
 
-    def _starter(self, now: float) -> schedule.Start:
+    def _starter(self, now: float) -> slurm_schedulers.Start:
         state, types, gpus = self.state, self.cluster.types, self.work.request
 
         def start(job: int, kind: int) -> bool:

@@ -4,7 +4,7 @@ where what they leave goes to a job that the plan starts, in Slurm's order."""
 from collections.abc import Collection, Iterable, Sequence
 
 from slurm_hadar.domain.view import IntArray
-from slurm_hadar.scheduling.schedule import Waiting
+from slurm_hadar.scheduling.slurm_schedulers import Waiting
 
 AWAY_S = 121.0
 """A requeued job may not start for so long, so that its node can end it (cred_expire + 1 s)."""

@@ -15,9 +15,9 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.record import Decide
-from slurm_hadar.scheduling import schedule
-from slurm_hadar.scheduling.profile import Profile
-from slurm_hadar.scheduling.schedule import Waiting
+from slurm_hadar.scheduling import slurm_schedulers
+from slurm_hadar.scheduling.free_over_time import FreeOverTime
+from slurm_hadar.scheduling.slurm_schedulers import Waiting
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.cluster_state import ClusterState
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
@@ -195,14 +195,14 @@ class SimulatedController:
 
     def _move(self, plan: Plan, movable: Mapping[str, bool], now: float) -> None:
         """Moves running jobs to GPUs that no waiting job can use, now or by a reservation."""
-        profiles, queue = self._state.profiles(now), self._state.queue(self._tested)
+        free, queue = self._state.free_over_time(now), self._state.queue(self._tested)
         starts: set[int] = set()
 
         def may_start(job: int, kind: int) -> bool:
             starts.add(job)
             return True
 
-        schedule.backfill(queue, profiles, may_start)
+        slurm_schedulers.backfill_scheduler(queue, free, may_start)
         waiting = [one for one in queue if one.job not in starts]
         left = self._steering.max_moves_per_tick
         for id_, placement in plan.placements.items():
@@ -214,7 +214,7 @@ class SimulatedController:
                 continue
             if self._closed(job, placement, waiting):
                 continue
-            if self._moved(job, placement, profiles, now):
+            if self._moved(job, placement, free, now):
                 left -= 1
 
     def _closed(self, job: int, placement: Placement, waiting: Sequence[Waiting]) -> bool:
@@ -227,7 +227,7 @@ class SimulatedController:
         return bool(new & closed - old) and not old <= closed
 
     def _moved(
-        self, job: int, placement: Placement, profiles: Mapping[int, Profile], now: float
+        self, job: int, placement: Placement, free: Mapping[int, FreeOverTime], now: float
     ) -> bool:
         state = self._state
         more = {
@@ -235,7 +235,7 @@ class SimulatedController:
             for name, count in placement.gpus.items()
         }
         limit = float(self._asked.limit_s[job])
-        if any(n > 0 and profiles[kind].earliest(n, limit) > now for kind, n in more.items()):
+        if any(n > 0 and free[kind].earliest(n, limit) > now for kind, n in more.items()):
             return False
         choices = (placement, replace(placement, nodes={}))
         wanted = next((one for one in choices if state.fits(job, one)), None)
@@ -243,5 +243,5 @@ class SimulatedController:
             return False
         state.move(job, wanted, now)
         for kind, n in more.items():
-            profiles[kind].take(now, now + limit, max(0, n))
+            free[kind].take(now, now + limit, max(0, n))
         return True

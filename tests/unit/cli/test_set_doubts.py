@@ -34,7 +34,8 @@ from slurm_hadar.reports.status import ControllerState
 )
 def test_what_has_no_effect_is_said_in_one_line(monkeypatch, words, before, says):
     found = parse(words, "here", before)
-    monkeypatch.setattr(jobs, "_change", lambda *_: {"7_1": found, "7_2": found})
+    tasks = [replace(shown(declaration=found), id=id_) for id_ in ("7_1", "7_2")]
+    monkeypatch.setattr(jobs, "_change", lambda *_: tasks)
     done = CliRunner().invoke(app, ["set", "7", *words])
     assert done.exit_code == 0 and done.stdout == f"job 7: {words[0]}\n"
     assert done.stderr.count("\n") == bool(says) and says in done.stderr
@@ -129,7 +130,7 @@ def test_set_says_it_and_changes_the_declaration_all_the_same(monkeypatch, tmp_p
 
     conf = tmp_path / "hadar.toml"
     conf.write_text(f'[site]\nstate_dir = "{tmp_path}"\nexchange_dir = "{tmp_path}"\n')
-    monkeypatch.setattr(jobs, "_change", lambda *_: {"7": one.declaration})
+    monkeypatch.setattr(jobs, "_change", lambda *_: [one])
     monkeypatch.setattr(jobs, "_steering", lambda *_: None)
     monkeypatch.setattr(jobs, "cluster_of", lambda _: Cluster())
     words = ["set", "--config", str(conf), "7", "gpus=4,8"]

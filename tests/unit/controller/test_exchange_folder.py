@@ -12,7 +12,6 @@ import pytest
 from hand_made import NOW, job, ordinary, running
 from missing import needs_root
 
-from slurm_hadar.answering import Unanswered
 from slurm_hadar.controller.observation import exchange_folder
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
 from slurm_hadar.domain.job import JobState
@@ -27,6 +26,7 @@ from slurm_hadar.exchange.progress import (
     read_all_progress,
     read_listed,
 )
+from slurm_hadar.folder_probe import Unanswered
 from slurm_hadar.profiles import gpu_sampling_files
 from slurm_hadar.profiles.gpu_sampling import GpuUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse, new_path, write_use

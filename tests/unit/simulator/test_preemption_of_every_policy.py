@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from slurm_hadar import policies
-from slurm_hadar.scheduling.schedule import SchedulerLimits
+from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.queue import making_way, tick
 from slurm_hadar.simulator.queue.engine import simulate

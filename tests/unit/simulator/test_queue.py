@@ -14,8 +14,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.scheduling.exchange import ExchangeLevel
-from slurm_hadar.scheduling.profile import Profile
-from slurm_hadar.scheduling.schedule import SchedulerLimits
+from slurm_hadar.scheduling.free_over_time import FreeOverTime
+from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.making_way import AWAY_S
@@ -54,7 +54,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 10), st.integers(1
 
 @given(st.integers(0, 4), STEPS, st.integers(1, 8), st.integers(1, 15))
 def test_the_earliest_time_is_the_first_one_with_room(free, taken, count, length) -> None:
-    profile, used = Profile(0.0, free), np.zeros(200, dtype=int)
+    profile, used = FreeOverTime(0.0, free), np.zeros(200, dtype=int)
     used[:] = free
     profile.give(25.0, 4)
     used[25:] += 4

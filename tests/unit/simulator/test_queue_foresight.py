@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_hadar.scheduling.schedule import SchedulerLimits
+from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.foresight import Foresight, RunningJobs

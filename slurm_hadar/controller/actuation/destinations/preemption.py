@@ -65,7 +65,7 @@ def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:
     """Node -> the jobs that Slurm would start there with what is ``free``, in its order."""
     some = {name: gpus for name, gpus in free.items() if any(gpus.values())}
     found: dict[str, list[str]] = {}
-    for job in sorted(seen.jobs.values(), key=lambda job: _turn(job, seen)):
+    for job in sorted(seen.jobs.values(), key=lambda job: pending_demand.queue_key(job, seen)):
         if not some:
             break
         if not _may_start(job, seen):
@@ -80,10 +80,4 @@ def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:
 
 def _may_start(job: Job, seen: Observed) -> bool:
     """Whether it waits for its turn only; backfill may expect it to start later."""
-    waits = job.state is JobState.PENDING and not job.held and job.priority > 0
-    return waits and job.eligible_s <= seen.now and pending_demand.competes_for_gpus(job, seen)
-
-
-def _turn(job: Job, seen: Observed) -> tuple[int, int, int]:
-    tier, priority = pending_demand.rank(job, seen)
-    return -tier, -priority, job.array_job_id or job.raw_id
+    return job.may_start_at(seen.now) and pending_demand.competes_for_gpus(job, seen)

@@ -144,21 +144,11 @@ def _line(
     """All jobs that Slurm may start, in the order in which it would without any exchange."""
     found = []
     for job in seen.jobs.values():
-        if _in_line(job, seen):
+        if job.may_start_at(seen.now):
             plain = _plain(job, seen)
             place = plain - lost.get(job.id, 0)
             found.append(_Waiting(job, plain, place, here.get(job.id)))
-    return sorted(found, key=lambda one: _before(one.job, one.place, seen))
-
-
-def _in_line(job: Job, seen: Observed) -> bool:
-    waits = job.state is JobState.PENDING and not job.held and job.priority > 0
-    return waits and job.eligible_s <= seen.now
-
-
-def _before(job: Job, priority: int, seen: Observed) -> tuple[int, int, int]:
-    """Slurm's order, lesser first: tier, priority, number."""
-    return -pending_demand.rank(job, seen)[0], -priority, job.array_job_id or job.raw_id
+    return sorted(found, key=lambda one: pending_demand.queue_key(one.job, seen, one.place))
 
 
 def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
@@ -167,7 +157,7 @@ def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
     job = target.job
     partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
     return (
-        _in_line(job, seen)
+        job.may_start_at(seen.now)
         and not target.starting
         and job.restarts == 0
         and not job.array_job_id
@@ -200,7 +190,9 @@ def _order(
     for _ in range(_TRIES):
         order = [line[at] for at in exchanged(WaitingJobs(group, asks, wish))]
         held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
-        done = sorted(order, key=lambda one: _before(one.job, held[one.job.id], seen))
+        done = sorted(
+            order, key=lambda one: pending_demand.queue_key(one.job, seen, held[one.job.id])
+        )
         wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
         if not wrong:
             return order
@@ -279,7 +271,7 @@ def _least_changed(
 
     ``lost``: the Nice of the other jobs that do not have their owner's.
     """
-    shown = sorted(line, key=lambda one: _before(one.job, one.job.priority, seen))
+    shown = sorted(line, key=lambda one: pending_demand.queue_key(one.job, seen, one.job.priority))
     still = {a.job.id for a, b in zip(shown, order, strict=True) if a is b}
     kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
 
@@ -287,6 +279,6 @@ def _least_changed(
         job = one.job
         usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
         nice = kept.get(job.id, lost.get(job.id, usual))
-        return _before(job, job.priority + job.nice - nice, seen)
+        return pending_demand.queue_key(job, seen, job.priority + job.nice - nice)
 
     return kept if sorted(line, key=place) == list(order) else dict(ours)

@@ -20,7 +20,7 @@ class _BrokenError(Exception):
     """What stands here is no JSON, or a key for the second time."""
 
 
-class Members:
+class JsonListReader:
     """Hands the members of the list ``key`` of a JSON object to ``take``, in their order.
 
     The text goes to :meth:`feed`, in as many parts as it comes in; :meth:`end` says whether it was

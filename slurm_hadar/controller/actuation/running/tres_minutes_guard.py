@@ -38,7 +38,7 @@ Amounts = Mapping[str, float]
 
 
 @dataclass
-class MinuteGuard:
+class TresMinutesGuard:
     """For one tick. Slurm is asked when the first job is about to be requeued, once.
 
     ``moving``: jobs in the middle of a move, which need what they have used as well.
@@ -96,7 +96,7 @@ class _Known:
         self._uncounted: dict[MinuteLimit, float] = {}
 
     def refused(self, actions: Sequence[Action], moving: Collection[str]) -> dict[str, str]:
-        """See :meth:`MinuteGuard.refused`."""
+        """See :meth:`TresMinutesGuard.refused`."""
         taken: dict[MinuteLimit, float] = {}
         for id_ in moving:
             job = self._seen.jobs.get(id_)
@@ -225,9 +225,8 @@ class _Known:
         return self._waiting.get(limit, 0.0)
 
     def _may_start(self, job: Job) -> bool:
-        waits = job.state is JobState.PENDING and not job.held and job.priority > 0
-        soon = job.eligible_s <= self._seen.now + _SOON_S
-        return waits and soon and not job.reason.startswith("Dependency")
+        soon = job.may_start_at(self._seen.now + _SOON_S)
+        return soon and not job.reason.startswith("Dependency")
 
     def _asks(self, tres: str, use: Amounts) -> float:
         """What a waiting job may have of a resource; it may get any type of GPU."""

@@ -7,7 +7,7 @@ import pytest
 from hand_made import CONFIG, NOW, ordinary, running, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.running.minute_guard import MinuteGuard
+from slurm_hadar.controller.actuation.running.tres_minutes_guard import TresMinutesGuard
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Partition
@@ -69,7 +69,7 @@ def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None)
     actions = actions or (move(),)
     jobs = [*(action.job for action in actions), *others]
     shown = seen(jobs, partitions=partitions)
-    guard = MinuteGuard(slurm, AccountingLimits(slurm, operator(site)), shown, site, moving)
+    guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(site)), shown, site, moving)
     return guard.refused(actions)
 
 
@@ -220,7 +220,7 @@ def test_an_account_that_is_not_shown_keeps_it_where_it_is():
 def test_slurm_is_asked_once_and_only_where_it_may_matter():
     slurm = Slurm(cpu(0))
     shown = seen([HERE])
-    guard = MinuteGuard(slurm, AccountingLimits(slurm, operator(CONFIG)), shown, CONFIG)
+    guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(CONFIG)), shown, CONFIG)
     assert guard.refused([]) == {} and slurm.asked == []
     assert guard.refused([move()]) and guard.refused([move()]) and slurm.asked == [{"ann"}]
     for calm in (Slurm(cpu(0), limits=AccountLimits()), Slurm(cpu(0), enforce="associations")):
@@ -231,7 +231,7 @@ def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
     for rights, asks in (("user", True), ("sandbox", False)):
         # Under PrivateData the commands may not show him the limits of his account.
         slurm = Slurm(cpu(0), limits=AccountLimits())
-        guard = MinuteGuard(
+        guard = TresMinutesGuard(
             slurm, AccountingLimits(slurm, operator(CONFIG, rights)), seen([HERE]), CONFIG
         )
         assert bool(guard.refused([move()])) is asks and bool(slurm.asked) is asks

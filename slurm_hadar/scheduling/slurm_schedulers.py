@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.scheduling.profile import Profile
+from slurm_hadar.scheduling.free_over_time import FreeOverTime
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ Start = Callable[[int, int], bool]
 the job may use together."""
 
 
-def main(queue: Iterable[Waiting], types: int, start: Start) -> None:
+def main_scheduler(queue: Iterable[Waiting], types: int, start: Start) -> None:
     """In the order of the queue. A type on which a job did not fit is closed to all behind it."""
     closed: set[int] = set()
     for one in queue:
@@ -55,20 +55,22 @@ def main(queue: Iterable[Waiting], types: int, start: Start) -> None:
             return
 
 
-def backfill(queue: Iterable[Waiting], profiles: Mapping[int, Profile], start: Start) -> None:
+def backfill_scheduler(
+    queue: Iterable[Waiting], free: Mapping[int, FreeOverTime], start: Start
+) -> None:
     """Starts each job that delays none before it. A job that cannot start gets a reservation for
-    each of its types, as without bf_one_resv_per_job. ``profiles``: type -> what is free when; they
+    each of its types, as without bf_one_resv_per_job. ``free``: type -> GPUs free over time; they
     are written to. Those of jobs that were started are taken as well.
     """
     for one in queue:
         later: dict[int, float] = {}
         for kind in one.kinds:
-            at = profiles[kind].earliest(one.count, one.limit_s)
-            if at == profiles[kind].now and start(one.job, kind):
-                profiles[kind].take(at, at + one.limit_s, one.count)
+            at = free[kind].earliest(one.count, one.limit_s)
+            if at == free[kind].now and start(one.job, kind):
+                free[kind].take(at, at + one.limit_s, one.count)
                 break
             later[kind] = at
         else:
             for kind, at in later.items():
-                if profiles[kind].now < at < float("inf"):
-                    profiles[kind].take(at, at + one.limit_s, one.count)
+                if free[kind].now < at < float("inf"):
+                    free[kind].take(at, at + one.limit_s, one.count)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hung_folder import gone, hung
 
-from slurm_hadar import answering
-from slurm_hadar.answering import Unanswered, asked, ensure_answers
+from slurm_hadar import folder_probe
 from slurm_hadar.exchange.job_side import Exchange
+from slurm_hadar.folder_probe import Unanswered, asked, ensure_answers
 from slurm_hadar.plugins import programs
 
 LONG_S = 60
@@ -22,10 +22,10 @@ LONG_S = 60
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch, tmp_path):
     """No process of this user has been left without an answer by another test."""
-    monkeypatch.setattr(answering, "_silent", {})
-    monkeypatch.setattr(answering, "_answered", {})
+    monkeypatch.setattr(folder_probe, "_silent", {})
+    monkeypatch.setattr(folder_probe, "_answered", {})
     yield
-    marked = Path(answering._mark_path(str(tmp_path / "x")))
+    marked = Path(folder_probe._mark_path(str(tmp_path / "x")))
     for path in marked.parent.glob("unanswered.*"):
         path.unlink()
 
@@ -53,7 +53,7 @@ def test_a_folder_that_hangs_is_left_after_one_timeout_and_then_alone(tmp_path):
             with pytest.raises(Unanswered):
                 again()
         # Nor does another process of this user look.
-        answering._silent.clear()
+        folder_probe._silent.clear()
         with pytest.raises(Unanswered):
             asked(str(folder), looked.pop)
 

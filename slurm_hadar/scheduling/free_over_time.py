@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 
 
-class Profile:
+class FreeOverTime:
     """GPUs free from now on: a step function of time."""
 
     def __init__(self, now: float, free: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_hadar.slurm.members import Members
+from slurm_hadar.slurm.json_stream import JsonListReader
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -20,7 +20,7 @@ DOCUMENTS = st.dictionaries(st.sampled_from(["jobs", "meta", "a", '"]}']), VALUE
 
 def read(text: str, step: int) -> tuple[list[object], dict[str, object]]:
     found: list[object] = []
-    members = Members("jobs", found.append)
+    members = JsonListReader("jobs", found.append)
     for start in range(0, len(text), step):
         members.feed(text[start : start + step])
     return found, members.end()
