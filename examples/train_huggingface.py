@@ -10,7 +10,7 @@ import torch
 from train_digits import digits
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from slurm_hadar.runtime.huggingface import HadarCallback
+from slurm_hadar.runtime.huggingface import HadarTransformersCallback
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
         report_to=[],
         disable_tqdm=True,
     )
-    run = HadarCallback(batch=args.batch, samples=args.samples, name=args.model)
+    run = HadarTransformersCallback(batch=args.batch, samples=args.samples, name=args.model)
     trainer = Trainer(
         BertForSequenceClassification(config), arguments, train_dataset=dataset, callbacks=[run]
     )

@@ -10,7 +10,7 @@ import lightning.pytorch as lightning
 import torch
 from train_digits import digits
 
-from slurm_hadar.runtime.lightning import HadarCallback
+from slurm_hadar.runtime.lightning import HadarLightningCallback
 
 
 class Digits(lightning.LightningModule):
@@ -46,7 +46,9 @@ def main() -> None:
     torch.set_num_threads(1)
     lightning.seed_everything(0, verbose=False)
     x, y, test_x, test_y = digits(args.checkpoint.parent / "digits.npy")
-    run = HadarCallback(args.checkpoint, batch=args.batch, samples=args.samples, name=args.model)
+    run = HadarLightningCallback(
+        args.checkpoint, batch=args.batch, samples=args.samples, name=args.model
+    )
     model = Digits(args.lr)
     trainer = lightning.Trainer(
         # With samples= it is the callback that ends the training.

@@ -2,7 +2,7 @@
 
 ::
 
-    run = HadarCallback(batch=64, name="bert")
+    run = HadarTransformersCallback(batch=64, name="bert")
     trainer = Trainer(model, arguments, train_dataset=dataset, callbacks=[run])
     trainer.train(resume_from_checkpoint=run.resume(trainer))
 """
@@ -32,7 +32,7 @@ MARK = "hadar.json"
 """The file that ends a checkpoint folder: without it the folder is taken for half written."""
 
 
-class HadarCallback(TrainerCallback):  # type: ignore[misc]
+class HadarTransformersCallback(TrainerCallback):  # type: ignore[misc]
     """Steers a ``Trainer``; the checkpoints are its own folders in ``output_dir``.
 
     The other arguments are those of :class:`slurm_hadar.runtime.hosted.Hosted`: ``batch`` is the
@@ -291,4 +291,7 @@ class _Passes:
         return self._run.passes_per_epoch
 
 
-__all__ = ["HadarCallback"]
+HadarCallback = HadarTransformersCallback
+"""The name until 2026-11-27: a script that has it may be requeued at any time."""
+
+__all__ = ["HadarCallback", "HadarTransformersCallback"]

@@ -2,7 +2,7 @@
 
 ::
 
-    run = HadarCallback("run.ckpt", batch=64, name="resnet18")
+    run = HadarLightningCallback("run.ckpt", batch=64, name="resnet18")
     trainer = Trainer(max_epochs=3, callbacks=[run])
     trainer.fit(model, run.loader(dataset), ckpt_path=run.resume())
 """
@@ -29,7 +29,7 @@ except ImportError:
         ) from None
 
 
-class HadarCallback(Callback):  # type: ignore[misc]
+class HadarLightningCallback(Callback):  # type: ignore[misc]
     """Steers a ``Trainer``; ``path`` is the checkpoint, in Lightning's own format.
 
     The other arguments are those of :class:`slurm_hadar.runtime.hosted.Hosted`: ``batch`` is the
@@ -180,7 +180,7 @@ class HadarCallback(Callback):  # type: ignore[misc]
 class _Passes:
     """A batch sampler of an epoch's rest. It has no length: a plan may change the batch."""
 
-    def __init__(self, run: HadarCallback) -> None:
+    def __init__(self, run: HadarLightningCallback) -> None:
         self._run = run
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -189,4 +189,7 @@ class _Passes:
         yield from self._run._run.passes()
 
 
-__all__ = ["HadarCallback"]
+HadarCallback = HadarLightningCallback
+"""The name until 2026-11-27: a script that has it may be requeued at any time."""
+
+__all__ = ["HadarCallback", "HadarLightningCallback"]

@@ -27,7 +27,7 @@ from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.table import model_key
 
 LATE, ENDED = "requeued itself late", "ended"
-"""How it begins what a job did that answered a signal after its move was given up."""
+"""How the text begins on a job that acted on its signal only after the move was given up."""
 _LOST_SIGHT_S = 3600.0
 _SAME_TIME_S = 1.5
 """A job carries the time of its steering in whole seconds."""
@@ -36,8 +36,8 @@ _TOOK = ("done", "moved", "stopped", "released", "its placement could not")
 
 
 def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
-    """Close what is seen to hold, and measure the moves that have shown their effect. The jobs
-    that requeued themselves late, after the move that asked them was given up.
+    """Close what is seen to hold, and measure the moves that have shown their effect. Returns the
+    jobs that requeued themselves late, after the move that asked them was given up.
 
     ``commit_s``: how long a requested start may take.
     """

@@ -21,8 +21,11 @@ from slurm_hadar.policies.hadare.settings import ForkSettings
 _ENDLESS = 1e15
 """Samples taken for work without an end."""
 _NOISE = 1e-9
+"""Differences of a value below this are rounding."""
 _SLACK = 1e-6
+"""CPUs and MB by which a seat may exceed what is left: rounding."""
 _STRIDE = 7919
+"""A prime: jobs next to each other begin their search at nodes far apart."""
 _MOST_STEPS = 20
 """Most times that a node changes hands on average; a net, it takes one or two."""
 
@@ -63,13 +66,13 @@ class Spare:
             and self.mem[node] + _SLACK >= count * jobs.mem_per_gpu_mb[job]
         )
 
-    def seats(self, job: int, nodes: Sequence[int], most: int) -> list[tuple[float, Seat]]:
-        """The fastest seats for copies of the job, at most one a node, with their rates; ``nodes``
-        are out of question. Of nodes alike the fullest comes first, then another for each job, so
-        that not all ask for the same."""
+    def seats(self, job: int, excluded: Sequence[int], most: int) -> list[tuple[float, Seat]]:
+        """The fastest seats for copies of the job, at most one a node and none on ``excluded``
+        nodes, with their rates. Of nodes alike the fullest comes first, then another for each job,
+        so that not all ask for the same."""
         jobs, counts = self._view.jobs, self._view.counts
         there = self._some & jobs.groups[job, self._view.nodes.group]
-        there[list(nodes)] = False
+        there[list(excluded)] = False
         some = np.flatnonzero(there)
         gpus, cpus, mem = self.gpus[some], self.cpus[some] + _SLACK, self.mem[some] + _SLACK
         best: FloatArray = np.zeros(len(some))
@@ -126,7 +129,7 @@ class Forks:
             if not queue:
                 if not given_up:
                     return
-                # What was given up may be of use to somebody who saw nothing before.
+                # What was given up may be of use to a job that found nothing before.
                 given_up = False
                 for job in self.seats:
                     self._push(queue, job)
@@ -134,7 +137,8 @@ class Forks:
             _, job, step = heapq.heappop(queue)
             own = self.seats[job]
             if not all(self._spare.holds(job, seat) for seat in step.seats if seat not in own):
-                # Somebody else was faster. Where nobody was, nothing better can have come up.
+                # Another job took one of the seats first, so it looks again; else its step is still
+                # the best that there is.
                 self._push(queue, job)
                 continue
             for seat in own:

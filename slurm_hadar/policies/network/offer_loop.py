@@ -51,7 +51,7 @@ class OfferLoop:
             self.ground.room.take(parts, self.ground.needs[job])
         self.tier_now = {job: self.ground.tier_of(parts) for job, parts in self.held.items()}
         self.outlook = Outlook(view, settings, self.tier_now, carries)
-        self._cards = [0.0] * len(view.nodes.names)
+        self._nic_load = [0.0] * len(view.nodes.names)
         for job, parts in self.held.items():
             self._traffic(job, parts, 1.0)
         possible = view.jobs.rate > 0
@@ -122,11 +122,13 @@ class OfferLoop:
         for kind in np.flatnonzero(jobs.rate[job, :, column] > 0).tolist():
             ask = self.ground.ask(job, kind, count)
             best = self.ground.best_tier(ask)
-            for tier in range(best, most_tier + 1):
-                parts = self.ground.find(ask, tier)
+            for widest in range(best, most_tier + 1):
+                parts = self.ground.find(ask, widest)
                 if parts is not None:
                     tier = max(best, self.ground.tier_of(parts))
-                    factor = self.outlook.factor(job, kind, column, tier, self._card(job, parts))
+                    factor = self.outlook.factor(
+                        job, kind, column, tier, self._busiest_nic(job, parts)
+                    )
                     lost = self.outlook.factor(job, kind, column, best) / factor - 1.0
                     seconds = left / (float(jobs.rate[job, kind, column]) * factor)
                     found.append(RackOffer(parts, kind, count, tier, best, seconds, max(0.0, lost)))
@@ -184,13 +186,13 @@ class OfferLoop:
         self._traffic(job, parts, -1.0)
         return parts
 
-    def back(self, job: int) -> None:
-        """Take it again."""
+    def retake(self, job: int) -> None:
+        """Undo :meth:`release`."""
         self.ground.room.take(self.held[job], self.ground.needs[job])
         self._traffic(job, self.held[job], 1.0)
 
     def stop(self, job: int) -> Allocation:
-        """Send a running job back to the queue; what it held."""
+        """Send a running job that is over several racks back to the queue; returns what it held."""
         parts = self.release(job)
         self.outlook.leaves(job)
         del self.held[job], self.placements[self.view.jobs.ids[job]]
@@ -199,7 +201,7 @@ class OfferLoop:
     def unstop(self, job: int, parts: Allocation) -> None:
         """The opposite of :meth:`stop`."""
         self.held[job] = parts
-        self.back(job)
+        self.retake(job)
         self.outlook.joins(job)
         self.keep(job, f"stays {WHERE[self.tier_now[job]]}")
 
@@ -251,14 +253,14 @@ class OfferLoop:
         nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
         if len(nodes) > 1:
             for node in nodes:
-                self._cards[node] += sign * self.outlook.card(job)
+                self._nic_load[node] += sign * self.outlook.nic_share(job)
 
-    def _card(self, job: int, parts: Allocation) -> float:
+    def _busiest_nic(self, job: int, parts: Allocation) -> float:
         """How busy the busiest of these nodes' cards would be."""
         nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
         if len(nodes) == 1:
             return 0.0
-        return max(self._cards[node] for node in nodes) + self.outlook.card(job)
+        return max(self._nic_load[node] for node in nodes) + self.outlook.nic_share(job)
 
     def _place(self, job: int, parts: Allocation, why: str) -> None:
         floor, view = self.ground.floor, self.view

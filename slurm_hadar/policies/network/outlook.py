@@ -57,23 +57,23 @@ class Outlook:
         exchange = float(self._exchange[job, ANYWHERE])
         return exchange / (1.0 + exchange)
 
-    def factor(self, job: int, kind: int, column: int, tier: int, card: float = 0.0) -> float:
+    def factor(self, job: int, kind: int, column: int, tier: int, nic: float = 0.0) -> float:
         """Expected rate at a tier over the one on one machine, the job's own traffic included.
 
-        ``card``: how busy the busiest of its nodes' network cards will be, 1: just full.
+        ``nic``: how busy the busiest of its nodes' network cards will be, 1: just full.
         """
         pace = float(self._rate[job, kind, column] / self._fastest[job, column])
         longer = self.longer[tier]
         if tier == ANYWHERE and self.carries > 0:
             longer = max(longer, (self._far + self._share(job)) / self.carries)
         exchange = float(self._exchange[job, tier]) * pace
-        return 1.0 / max(1.0 + exchange * min(longer, _MOST), (1.0 + exchange) * card)
+        return 1.0 / max(1.0 + exchange * min(longer, _MOST), (1.0 + exchange) * nic)
 
     def hurt(self, job: int) -> float:
         """What a job keeps of its speed over several racks, on the type on which it is fastest."""
         return 1.0 / (1.0 + float(self._exchange[job, ANYWHERE]))
 
-    def card(self, job: int) -> float:
+    def nic_share(self, job: int) -> float:
         """How busy a job on several nodes keeps its nodes' network cards, links to itself, 0-1.
 
         What hides behind its compute is not known; half of the compute is taken for it.

@@ -136,7 +136,7 @@ def _improve(turns: OfferLoop, settings: NetworkOptions, promises: RackReservati
             pays = (o for o in better if now_s - o.seconds > least)
             offer = next((o for o in pays if not promises.refuses(job, o)), None)
             if offer is None:
-                turns.back(job)
+                turns.retake(job)
         if offer is None:
             turns.keep(job, f"stays {WHERE[turns.tier_now[job]]}")
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     """
     options, weight, settings = given.options, given.weight, given.settings
     elapsed = given.view.now - table.start_s
-    worth, tight, mix, share, price = _now(given, table, elapsed)
+    worth, tight, mix, share, price = _present_values(given, table, elapsed)
     left = np.maximum(worth - weight * elapsed, _LEAST * worth)
     possible = np.isfinite(options.seconds)
     gain = np.where(possible, left[:, None] / np.where(possible, options.seconds, 1.0), 0.0)
@@ -73,7 +74,7 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     gain[options.gpus > doubt.reach[:, None]] = 0.0
     move_part = move_factor(given.view, options, doubt)
     alike_where_slowest(gain, weight, doubt)
-    # When such a job ends is a guess: no time in the plan is better than another.
+    # When a job without a plan ends is a guess: no time in the plan is better than another.
     follow = settings.follow * np.where(doubt.unplanned, 0.0, 1.0)[:, None] * share
     speed = concave(options, power)
     lost = gain * (speed - concave(options, power, move_part))
@@ -83,8 +84,7 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     value = gain * speed * need[:, None] - lost
     value = np.where(gain > 0, np.maximum(value, 1e-12), 0.0) * (1.0 + follow)
     gain *= speed
-    # What counts that were not tried may well do has gone into the tightness; of jobs without a
-    # plan it is not known.
+    # The tightness allows for GPU counts that were not tried; of jobs without a plan it is unknown.
     critical = (tight >= 1.0) & ~doubt.unplanned
     if critical.any():
         top = float((value / options.gpus).max())
@@ -123,10 +123,10 @@ def _stays(given: GivenRound, table: Timetable, value: FloatArray) -> None:
     present = value[there, options.now[there]]
     # A job that has long to run may well restart, however soon all the others end.
     rest = settings.settle * options.seconds[there, options.now[there]]
-    often = np.maximum(settings.choose_every * horizon, rest)
-    stay = present * (1.0 + np.minimum(cost / np.maximum(often, 1.0), _MOST_BONUS))
-    often = np.maximum(settings.solve_every * horizon, rest)
-    other = np.maximum(1.0 - cost / np.maximum(often, 1.0), 0.0)
+    pays_s = np.maximum(settings.choose_every * horizon, rest)
+    stay = present * (1.0 + np.minimum(cost / np.maximum(pays_s, 1.0), _MOST_BONUS))
+    pays_s = np.maximum(settings.solve_every * horizon, rest)
+    other = np.maximum(1.0 - cost / np.maximum(pays_s, 1.0), 0.0)
     value[there] *= other[:, None]
     value[there, options.now[there]] = stay
     _near_end_stays(given, value)
@@ -158,10 +158,19 @@ def _none_stops(given: GivenRound, value: FloatArray) -> None:
         value[some] += np.where(able[some], _SERVED * value.max(), 0.0)
 
 
-def _now(
-    given: GivenRound, table: Timetable, elapsed: float
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Worth, tightness (1: no slack), mix of options, present share, prices of all jobs."""
+class _PresentValues(NamedTuple):
+    """What the timetable says of all jobs at this time. ``worth``, ``tight`` (J,): what a job is
+    worth, and its tightness, 1: no slack; ``mix``, ``share`` (J, O): the options that it is planned
+    to have, over all time and now; ``price`` (P,): of a GPU of each pool."""
+
+    worth: FloatArray
+    tight: FloatArray
+    mix: FloatArray
+    share: FloatArray
+    price: FloatArray
+
+
+def _present_values(given: GivenRound, table: Timetable, elapsed: float) -> _PresentValues:
     ids, options, weight = given.view.jobs.ids, given.options, given.weight
     jobs = len(ids)
     row: Mapping[str, int] = {id_: at for at, id_ in enumerate(table.ids)}
@@ -194,7 +203,7 @@ def _now(
         )  # fmt: skip
         answer = respond(part, weight[new], table.price, table.edges, np.ones(len(new)))
         worth[new] = answer.worth + weight[new] * elapsed
-    return worth, tight, mix, share, table.price[:, bucket]
+    return _PresentValues(worth, tight, mix, share, table.price[:, bucket])
 
 
 def _assigned(options: Options, value: FloatArray) -> IntArray:

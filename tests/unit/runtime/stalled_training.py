@@ -74,7 +74,7 @@ def own(kind):
 def lightning():
     import lightning.pytorch as pl
 
-    from slurm_hadar.runtime.lightning import HadarCallback
+    from slurm_hadar.runtime.lightning import HadarLightningCallback
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -88,7 +88,7 @@ def lightning():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    run = HadarCallback(f"{FOLDER}/c.pt", batch=BATCH, samples=SAMPLES, every_s=0.0)
+    run = HadarLightningCallback(f"{FOLDER}/c.pt", batch=BATCH, samples=SAMPLES, every_s=0.0)
     trainer = pl.Trainer(
         max_epochs=-1, callbacks=[run], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", devices=1,
@@ -101,7 +101,7 @@ def lightning():
 def huggingface():
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from slurm_hadar.runtime.huggingface import HadarCallback
+    from slurm_hadar.runtime.huggingface import HadarTransformersCallback
 
     class Module(torch.nn.Module):
         def __init__(self):
@@ -119,7 +119,7 @@ def huggingface():
         output_dir=FOLDER, num_train_epochs=-(-SAMPLES // SIZE), save_strategy="no",
         logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    run = HadarCallback(batch=BATCH, samples=SAMPLES, every_s=0.0)
+    run = HadarTransformersCallback(batch=BATCH, samples=SAMPLES, every_s=0.0)
     data = [{"x": X[i], "labels": Y[i]} for i in range(SIZE)]
     trainer = Trainer(Module(), arguments, train_dataset=data, callbacks=[Begins(), run])
     trainer.train(resume_from_checkpoint=run.resume(trainer))

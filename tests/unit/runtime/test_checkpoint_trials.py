@@ -212,10 +212,10 @@ def test_another_user_of_a_shared_folder_goes_on_or_leaves_nothing(tmp_path):
 def test_lightning_says_which_checkpoint_it_leaves_out(tmp_path):
     if not find_spec("lightning"):
         missing("the extra lightning is not installed")
-    from slurm_hadar.runtime.lightning import HadarCallback
+    from slurm_hadar.runtime.lightning import HadarLightningCallback
 
     said, path = [], tmp_path / "run.ckpt"
-    run = HadarCallback(path, batch=8, log=said.append)
+    run = HadarLightningCallback(path, batch=8, log=said.append)
     torch.save({"a": 1}, checkpoint.previous(path))
     path.write_bytes(b"PK\x03\x04 cut")
     assert run.resume() == str(checkpoint.previous(path))
@@ -235,7 +235,7 @@ class HuggingFace:
             missing("the extra huggingface is not installed")
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
-        from slurm_hadar.runtime.huggingface import HadarCallback
+        from slurm_hadar.runtime.huggingface import HadarTransformersCallback
 
         torch.manual_seed(3)
         steps = []
@@ -261,7 +261,7 @@ class HuggingFace:
         )  # fmt: skip
         data = [{"x": X[i], "labels": Y[i]} for i in range(N)]
         self.said = []
-        self.run = HadarCallback(
+        self.run = HadarTransformersCallback(
             batch=BATCH, nonfinite=nonfinite, every_s=1e9, log=self.said.append
         )
         self.trainer = Trainer(
@@ -394,7 +394,7 @@ def test_lightning_leaves_a_checkpoint_of_a_newer_format_alone(tmp_path):
         missing("the extra lightning is not installed")
     import lightning.pytorch as pl
 
-    from slurm_hadar.runtime.lightning import HadarCallback
+    from slurm_hadar.runtime.lightning import HadarLightningCallback
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -408,7 +408,7 @@ def test_lightning_leaves_a_checkpoint_of_a_newer_format_alone(tmp_path):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
     def fit(epochs):
-        run = HadarCallback(path, batch=BATCH, log=lambda line: None)
+        run = HadarLightningCallback(path, batch=BATCH, log=lambda line: None)
         trainer = pl.Trainer(
             max_epochs=epochs, callbacks=[run], logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", devices=1,

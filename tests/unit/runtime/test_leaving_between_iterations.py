@@ -235,7 +235,7 @@ def lightning_run(path, leave_at):
         missing("the extra lightning is not installed")
     import lightning.pytorch as pl
 
-    from slurm_hadar.runtime.lightning import HadarCallback
+    from slurm_hadar.runtime.lightning import HadarLightningCallback
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -284,7 +284,7 @@ def lightning_run(path, leave_at):
     for _ in range(len(leave_at) + 1):
         module = Module()
         watching = Watching(module)
-        run = HadarCallback(path, batch=BATCH, log=lambda line: None)
+        run = HadarLightningCallback(path, batch=BATCH, log=lambda line: None)
         trainer = pl.Trainer(
             max_epochs=EPOCHS, callbacks=[run, watching], logger=False, accelerator="cpu",
             devices=1, enable_checkpointing=False, enable_progress_bar=False,
@@ -316,7 +316,7 @@ class Trainer:
             missing("the extra huggingface is not installed")
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
-        from slurm_hadar.runtime.huggingface import HadarCallback
+        from slurm_hadar.runtime.huggingface import HadarTransformersCallback
 
         class Module(torch.nn.Module):
             def __init__(self):
@@ -355,7 +355,7 @@ class Trainer:
                 logging_strategy="steps", logging_steps=2, eval_strategy="epoch", report_to=[],
                 disable_tqdm=True, use_cpu=True, learning_rate=0.02,
             )  # fmt: skip
-            run = HadarCallback(batch=BATCH, log=lambda line: None)
+            run = HadarTransformersCallback(batch=BATCH, log=lambda line: None)
             trainer = Trainer(
                 module, arguments, train_dataset=data, eval_dataset=data[:8],
                 callbacks=[run, watching],

@@ -28,7 +28,7 @@ _FLUSHED_S = 900.0
 _ROUNDING = 2.0
 """Slurm shows whole minutes, used ones and running ones apart, both rounded down."""
 _SOON_S = 600.0
-"""A job that is requeued has a begin time which is nearer."""
+"""A waiting job whose begin time is no farther off may start while ours is requeued."""
 _CPUS = frozenset({"CPUsPerTask", "MinCPUsNode", "MinMemoryNode", "MinMemoryCPU"})
 _SIZE = _CPUS | {"TresPerNode", "TresPerJob", "NumNodes", "NumTasks", "NumCPUs"}
 """Fields of an update after which a job has other resources than before."""
