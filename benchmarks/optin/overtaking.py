@@ -51,10 +51,10 @@ def overtakings(run: RunRecord) -> list[Overtaking]:
         if known is None and sooner is not None and _row(sooner, later.name) is not None:
             # squeue answers after the time that is written down: here the job had started by then.
             look, known = sooner, _row(sooner, later.name)
-        place = _place(known) if known else (-later.priority, later.number)
+        own = place(known) if known else (-later.priority, later.number)
         for row in look.waiting:
             earlier = jobs.get(row.name)
-            if earlier is None or row.name == later.name or _place(row) >= place:
+            if earlier is None or row.name == later.name or place(row) >= own:
                 continue
             again = _next_start(earlier, attempt.start_s)
             if again is None or again - attempt.start_s <= CYCLE_S:
@@ -64,7 +64,7 @@ def overtakings(run: RunRecord) -> list[Overtaking]:
             if _in_a_gap(run, look, row, attempt, (earlier, later)):
                 continue
             if _fits(run, earlier, attempt, later):
-                listed = attempt.node in _nodes(run, row.partitions)
+                listed = attempt.node in on_nodes(run, row.partitions)
                 more = again - attempt.start_s
                 found.append(
                     Overtaking(
@@ -89,7 +89,7 @@ def usable(run: RunRecord, job: JobRecord, node: str) -> bool:
     """Whether the job's owner asked for something that this node has."""
     kind, gpus = run.nodes[node]
     return (
-        node in _nodes(run, job.partitions)
+        node in on_nodes(run, job.partitions)
         and job.gpu_type in ("", kind)
         and (not job.types or kind in job.types)
         and job.gpus <= gpus
@@ -100,7 +100,7 @@ def _row(look: Look, name: str) -> Waiting | None:
     return next((row for row in look.waiting if row.name == name), None)
 
 
-def _place(row: Waiting) -> tuple[int, int]:
+def place(row: Waiting) -> tuple[int, int]:
     """Slurm's order: the priority, then the number."""
     return -row.priority, row.number
 
@@ -121,7 +121,7 @@ def _in_a_gap(
     if started.by != "backfill" or earlier.limit_s <= later.limit_s:
         return False
     jobs = run.by_name()
-    ahead = (jobs[one.name] for one in look.waiting if _place(one) < _place(row))
+    ahead = (jobs[one.name] for one in look.waiting if place(one) < place(row))
     return any(usable(run, job, started.node) for job in ahead)
 
 
@@ -140,5 +140,6 @@ def _fits(run: RunRecord, job: JobRecord, started: Attempt, later: JobRecord) ->
     return run.nodes[started.node][1] - used >= job.gpus
 
 
-def _nodes(run: RunRecord, partitions: Sequence[str]) -> set[str]:
+def on_nodes(run: RunRecord, partitions: Sequence[str]) -> set[str]:
+    """The nodes of these partitions."""
     return {node for name in partitions for node in run.partitions.get(name, ())}

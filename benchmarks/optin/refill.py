@@ -8,9 +8,9 @@ whether that pass gives the GPU to one of them, or leaves it to later ones and t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from benchmarks.optin.overtaking import SETTLE_S, before, usable
+from benchmarks.optin.overtaking import CYCLE_S, SETTLE_S, before, on_nodes, place, usable
 from benchmarks.optin.records import RunRecord
 
 FREED_S = 0.1
@@ -23,12 +23,15 @@ _PASS_S = 0.5
 class Refill:
     """A GPU of ``node`` was free for ``seconds``, then a job started there that had waited for it
     all the time. ``managed``: whether that one was; ``beyond_s``: from Slurm's first pass through
-    its queue that found the GPU free to that start, s, 0 where backfill was sooner."""
+    its queue that found the GPU free to that start, s, 0 where backfill was sooner. ``closed_by``:
+    of one that the pass left free, the first job ahead that waited on in a partition of that node
+    (Slurm's main scheduler then starts no later job there); empty where none is seen."""
 
     node: str
     seconds: float
     managed: bool
     beyond_s: float = 0.0
+    closed_by: str = ""
 
     @property
     def left_free(self) -> bool:
@@ -59,9 +62,28 @@ def refills(run: RunRecord) -> list[Refill]:
         start = next((one for one in following if one not in taken), None)
         if start is not None and start[2] in waiting:
             taken.add(start)
-            beyond_s = start[0] - min(start[0], _next_pass(run.passes, end_s + FREED_S))
-            found.append(Refill(node, start[0] - end_s, jobs[start[2]].managed, beyond_s))
+            pass_s = min(start[0], _next_pass(run.passes, end_s + FREED_S))
+            one = Refill(node, start[0] - end_s, jobs[start[2]].managed, start[0] - pass_s)
+            if one.left_free:
+                one = replace(one, closed_by=_closed_by(run, node, pass_s, start[2]))
+            found.append(one)
     return found
+
+
+def _closed_by(run: RunRecord, node: str, pass_s: float, next_job: str) -> str:
+    """See Refill. ``next_job``: which got the GPU then."""
+    look, jobs = before(run.looks, pass_s), run.by_name()
+    if look is None:
+        return ""
+    mine = next((place(row) for row in look.waiting if row.name == next_job), None)
+    for row in sorted(look.waiting, key=place):
+        if mine is not None and place(row) >= mine:
+            break
+        begins = [one.start_s for one in jobs[row.name].attempts if one.start_s > pass_s]
+        waits_on = min(begins, default=math.inf) > pass_s + CYCLE_S
+        if waits_on and row.name != next_job and node in on_nodes(run, row.partitions):
+            return row.name
+    return ""
 
 
 def _next_pass(passes: Sequence[float], at_s: float) -> float:

@@ -210,21 +210,37 @@ def _refilled(found: Summary, mixed: Sequence[RunRecord]) -> None:
         "a freed GPU until the next job, s, median; of it beyond Slurm's next pass through its "
         "queue; left free by that pass (n)"
     )
-    here = {
-        share: [one for run in mixed if run.share == share for one in refills(run)]
-        for share in sorted({run.share for run in mixed})
-    }
-    for share, some in here.items():
-        if some:
+    jobs = {id(run): run.by_name() for run in mixed}
+    here: dict[float, list[list[Refill]]] = {}
+    closed: dict[float, Counter[str]] = {}
+    for run in sorted(mixed, key=lambda run: run.share):
+        some = refills(run)
+        here.setdefault(run.share, []).append(some)
+        whose = Counter(
+            "unknown"
+            if not one.closed_by
+            else "managed"
+            if jobs[id(run)][one.closed_by].managed
+            else "unmanaged"
+            for one in some
+            if one.left_free
+        )
+        closed.setdefault(run.share, Counter()).update(whose)
+    for share, by_run in here.items():
+        if some := [one for each in by_run for one in each]:
             parts = [f"{_part(share)}: {_refill(some)}"]
             for which, name in ((True, "managed"), (False, "unmanaged")):
                 if those := [one for one in some if one.managed == which]:
                     parts.append(f"by {name} {_refill(those)}")
             found.add(f"  {', '.join(parts)}")
-    plain = here.pop(0.0, [])
-    for share, some in here.items():
-        if some and plain:
-            _compare_refills(found, _part(share), some, plain)
+            ahead = [f"{number} {name}" for name, number in sorted(closed[share].items())]
+            if ahead:
+                found.add(f"    the job ahead for which Slurm left it free: {', '.join(ahead)}")
+    plain = [some for some in here.pop(0.0, []) if some]
+    for share, by_run in here.items():
+        managed = [some for some in by_run if some]
+        if managed and plain:
+            _compare_refills(found, _part(share), managed, plain)
 
 
 def _refill(some: Sequence[Refill]) -> str:
@@ -239,8 +255,10 @@ def _left_free(some: Sequence[Refill]) -> float:
 
 
 def _compare_refills(
-    found: Summary, name: str, some: Sequence[Refill], plain: Sequence[Refill]
+    found: Summary, name: str, of_runs: Sequence[list[Refill]], plain_runs: Sequence[list[Refill]]
 ) -> None:
+    some = [one for each in of_runs for one in each]
+    plain = [one for each in plain_runs for one in each]
     beyond_s = median(one.beyond_s for one in some)
     usual_s = median(one.beyond_s for one in plain)
     if beyond_s > usual_s + REFILL_S:
@@ -248,14 +266,26 @@ def _compare_refills(
             f"{name} managed: a freed GPU waits {beyond_s:.2f} s beyond Slurm's next pass, plain "
             f"{usual_s:.2f} s"
         )
-    of_both = _left_free([*some, *plain])
-    error = math.sqrt(of_both * (1 - of_both) * (1 / len(some) + 1 / len(plain)))
+    error = math.hypot(_standard_error(of_runs), _standard_error(plain_runs))
     if _left_free(some) > _left_free(plain) + 2 * error:
         found.broken.append(
             f"{name} managed: Slurm's next pass leaves {_left_free(some):.0%} of the freed GPUs "
             f"free, plain {_left_free(plain):.0%}; their difference has a standard error of "
             f"{error:.0%}"
         )
+
+
+def _standard_error(of_runs: Sequence[list[Refill]]) -> float:
+    """Of the share left free, from how much the runs differ: one job that waits ahead closes a
+    partition for seconds, so the GPUs of a run are not independent (Cochran, Sampling Techniques,
+    ratio of cluster totals; recalled). At least that of independent GPUs."""
+    some = [one for each in of_runs for one in each]
+    share, total, runs = _left_free(some), len(some), len(of_runs)
+    alone = math.sqrt(share * (1 - share) / total)
+    if runs < 2:
+        return alone
+    off = (sum(one.left_free for one in each) - share * len(each) for each in of_runs)
+    return max(alone, math.sqrt(sum(each**2 for each in off) * runs / (runs - 1)) / total)
 
 
 def _types(found: Summary, mixed: Sequence[RunRecord]) -> None:

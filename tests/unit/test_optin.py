@@ -281,6 +281,27 @@ def test_freed_gpus_are_compared_by_what_they_wait_beyond_slurms_next_pass():
     assert not broken(20.0, *[2.5] * 39), "one GPU may be chance"
 
 
+def test_one_bad_run_among_many_is_a_wide_error_and_the_job_ahead_is_named():
+    """One job ahead closes a partition for all GPUs that are freed meanwhile."""
+    plain = [refilled([0.4] * 10, f"plain {n}", 0.0, pass_s=0.4) for n in range(4)]
+    fine = [refilled([2.5] * 10) for _ in range(3)]
+    bad = refilled([20.0] * 10)
+
+    def broken(*runs):
+        return [one for one in summary([*plain, *runs]).broken if "next pass leaves" in one]
+
+    assert not broken(*fine, bad), "25% of 40 GPUs, all of one run"
+    assert broken(*[refilled([20.0] * 3 + [2.5] * 7)] * 4), "30% of each run"
+    done, next_ = job("done", ran(0, 20, "v1")), job("next", ran(26, 30, "v1"), number=9)
+    ahead = job("ahead", ran(40, 50, "k1"), number=1, managed=True)
+    look = Look(1.0, (waits(ahead), waits(next_)))
+    (found,) = refills(run([done, ahead, next_], [look], passes=(20.5,)))
+    assert found.left_free and found.closed_by == "ahead"
+    listed = Look(1.0, (waits(ahead, partitions=("k80",)), waits(next_)))
+    (found,) = refills(run([done, ahead, next_], [listed], passes=(20.5,)))
+    assert found.left_free and not found.closed_by, "it waits in no partition of v1"
+
+
 def test_a_record_survives_its_json(tmp_path):
     whole = run([FIRST, SECOND], [Look(1.0, (waits(FIRST),))], "100%", 1.0, passes=(1.5, 4.5))
     whole.write(tmp_path / "a.json")
