@@ -22,6 +22,7 @@ from slurm_hadar.sandbox import (
     ending,
     pacing,
     places,
+    pretend_devices,
     processes,
     programs,
     site,
@@ -155,7 +156,7 @@ class Sandbox:
         etc = where.slurm_conf.parent
         where.slurm_conf.write_text(conf.slurm_conf(self.layout, where, values))
         if self.layout.gpu_types:
-            gres = conf.gres_conf(self.layout, where.devices, values.release)
+            gres = pretend_devices.gres_conf(self.layout, where.devices, values.release)
             (etc / "gres.conf").write_text(gres)
         if self.layout.racks:
             (etc / "topology.conf").write_text(conf.topology_conf(self.layout))

@@ -134,21 +134,6 @@ def _nodes(group: NodeGroup, values: Values) -> list[str]:
     return [f"NodeName={name} Port={values.ports[name]} {rest}" for name in group.names]
 
 
-def gres_conf(layout: Layout, devices: Path, release: tuple[int, int]) -> str:
-    """gres.conf: all nodes share the same pretend devices ``gpu0``, ``gpu1``, ..."""
-    lines = ["AutoDetect=off"] if release >= (23, 11) else []
-    for group in layout.groups:
-        first = 0
-        for kind, count in group.types.items():
-            last = first + count - 1
-            numbers = f"{first}" if count == 1 else f"[{first}-{last}]"
-            lines.append(
-                f"NodeName={group.expression} Name=gpu Type={kind} File={devices}/gpu{numbers}"
-            )
-            first += count
-    return "\n".join(lines) + "\n"
-
-
 def topology_conf(layout: Layout) -> str:
     """topology.conf: a leaf switch per rack, and one above them."""
     lines = [

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.sandbox.pretend_devices import make_devices
 
 _SAFE = re.compile(r"/[A-Za-z0-9_.+/-]*")
 _SOCKET_MOST = 107
@@ -188,5 +189,4 @@ def make(places: SandboxPaths, nodes: list[str], gpus: int) -> None:
             path.chmod(mode)
         except OSError as error:
             raise HadarError(f"the sandbox's folder cannot be made: {error}") from None
-    for number in range(gpus):
-        (places.devices / f"gpu{number}").symlink_to("/dev/null")
+    make_devices(places.devices, gpus)

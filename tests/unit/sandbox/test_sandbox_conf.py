@@ -5,7 +5,7 @@ import pytest
 
 from slurm_hadar import config
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.sandbox import conf, places
+from slurm_hadar.sandbox import conf, places, pretend_devices
 from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.site import site_toml
@@ -64,8 +64,8 @@ def test_what_differs_between_the_releases():
     assert "PrivateData" not in text(MIXED, (24, 11)) and "Suspend" not in text(DEFAULT)
     assert conf.cgroup_conf((22, 5)) == "CgroupAutomount=no\n"
     assert conf.cgroup_conf((24, 11)) == "CgroupPlugin=disabled\n"
-    assert not conf.gres_conf(MIXED, Path("/d"), (22, 5)).startswith("AutoDetect")
-    assert conf.gres_conf(MIXED, Path("/d"), (24, 11)).splitlines() == [
+    assert not pretend_devices.gres_conf(MIXED, Path("/d"), (22, 5)).startswith("AutoDetect")
+    assert pretend_devices.gres_conf(MIXED, Path("/d"), (24, 11)).splitlines() == [
         "AutoDetect=off",
         "NodeName=m[1-2] Name=gpu Type=p100 File=/d/gpu0",
         "NodeName=m[1-2] Name=gpu Type=k80 File=/d/gpu[1-2]",
