@@ -205,10 +205,20 @@ class _Words:
         # No more than its price: others make better use of these GPUs.
         pays = self.choice.gain[job, best] > self._price[best]
         why = "jobs that gain more fill it" if pays else "other jobs gain more from it"
+        if self._is_full(best):
+            why = "it is full, and no job there can be moved now"
         why = f"best for it: {name}, {self._gain(job, best)}, but {why}"
         left = time_left(self.view, job, float(self.options.seconds[job, best]))
         end = f"it would end in {left}" if left else UNKNOWN
         return f"{stopped}{why}; {end}{self._fairly(job)}"
+
+    def _is_full(self, option: int) -> bool:
+        """Whether jobs that are not movable now leave too few of its GPUs."""
+        options, pool = self.options, int(self.options.pool[option])
+        staying = np.flatnonzero(options.bound & (options.now >= 0))
+        there = options.now[staying][options.pool[options.now[staying]] == pool]
+        left = int(options.capacity[pool]) - int(options.gpus[there].sum())
+        return left < int(options.gpus[option])
 
     def _name(self, option: int) -> str:
         kind = self.floor.pool_type[int(self.options.pool[option])]

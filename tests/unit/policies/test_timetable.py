@@ -429,3 +429,13 @@ def test_a_job_that_came_a_moment_ago_says_so() -> None:
     assert "all present work is planned to end in " in last.notes[0]
     fixed = replace(view, jobs=replace(view.jobs, movable=np.array([False])))
     assert decide(fixed, {})[0].placements["j0"].reason.endswith("it cannot be moved now")
+
+
+def test_a_type_on_which_no_job_can_be_moved_is_full_whatever_they_gain() -> None:
+    jobs = jobs_of([[[1.0]], [[9.0]]], left=[9e4, 9e4], held=[(0, 0, 0, 1)])
+    one = nodes_of([[1]])
+    for movable in (False, True):
+        view = view_of(one, replace(jobs, movable=np.array([movable, True])))
+        waits = decide(view, {})[0].waiting
+        full = "it is full, and no job there can be moved now" in "".join(waits.values())
+        assert full is not movable, waits
