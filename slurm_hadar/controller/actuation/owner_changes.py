@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
-from slurm_hadar.controller.actuation.entry_details import steering_of
+from slurm_hadar.controller.actuation.entry_details import copies_of, steering_of
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.controller.snapshot.constraints import with_feature
@@ -38,6 +38,12 @@ def excluded(entry: Entry, job: Job, steered: Steering, config: Config) -> str:
         if not accepts(job, want, kind, config):
             least = f"gpu_mem={declared.gpu_mem / 1024:g}G"
             return f"its owner declared {least} meanwhile, more than {kind} has"
+    copies, _ = copies_of(entry.details)
+    if copies > 1 and not want.copies[0] <= copies <= want.copies[1]:
+        return f"its owner declared fork={words.get('fork', '1')} meanwhile, not {copies} copies"
+    there = len(steering_of(entry.details, 0.0).nodes)
+    if copies == 1 and there > want.most_nodes:
+        return f"its owner declared nodes={words.get('nodes', '1')} meanwhile, fewer than {there}"
     count, fixed = sum(gpus.values()), want.whole or want.copies[1] > 1
     if not fixed and count not in want.counts and not may_have(declared, count, True):
         return f"its owner declared gpus={words['gpus']} meanwhile, without {count}"

@@ -100,6 +100,31 @@ def test_a_job_that_has_saved_is_not_requeued_for_what_its_owner_excludes_now(co
     assert plan.save == "" and plan.gpus == {"k80": 1}
 
 
+FORKED = {
+    **TO_P100,
+    "gpus": {"p100": 2},
+    "nodes": {"p1": {"p100": 1}, "p2": {"p100": 1}},
+    "copies": 2,
+    "shares": [0.5, 0.5],
+}
+
+
+@pytest.mark.parametrize(
+    ("details", "now", "says"),
+    [
+        (FORKED, declared(fork=(1, 4)), ""),
+        (FORKED, declared(), "fork=1 meanwhile, not 2 copies"),
+        (FORKED, declared(fork=(3, 4)), "fork=3-4 meanwhile, not 2 copies"),
+        ({**FORKED, "copies": 1}, declared(gpus=(1, 2)), "nodes=1 meanwhile, fewer than 2"),
+    ],
+)
+def test_fewer_copies_or_nodes_than_the_move_has_end_it(context, details, now, says):
+    here = running("1", {"k1": {"k80": 1}}, declaration=now)
+    outcome, _ = advanced(context, here, details)
+    assert (outcome or "") == (f"its owner declared {says}; it stays" if says else "")
+    assert context.cluster.requeued == ([] if says else ["1"])
+
+
 @pytest.mark.parametrize(
     "now", [declared(), declared(types=("k80", "p100")), declared(gpus=(1, 2)), declared(model="x")]
 )
