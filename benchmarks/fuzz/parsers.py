@@ -33,7 +33,7 @@ from slurm_hadar.slurm import (
     topology,
     tres,
 )
-from slurm_hadar.tuning import conf, history, simulated, site
+from slurm_hadar.tuning import conf, sacct_history, simulated, site
 
 Read = Callable[[bytes, Path], object]
 _TYPES = ("v100", "p100", "k80")
@@ -257,7 +257,7 @@ def _parsers() -> Iterator[Parser]:
     yield Parser("slurm.conf, to install", _as_text(_installed), [seeds.SLURM_CONF.encode()])
     yield Parser(
         "sacct, to tune",
-        _as_text(lambda text: history.read(text, "sacct.txt", _site())),
+        _as_text(lambda text: sacct_history.read(text, "sacct.txt", _site())),
         answers["sacct"],
     )
     yield Parser("sacct, to simulate", _as_file("sacct.txt", _past), seeds.sacct_without_bars())

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
-from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.actuation.running.held_idle import IdleRecord
 from slurm_hadar.controller.observation.observed import Observed

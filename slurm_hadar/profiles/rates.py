@@ -9,11 +9,11 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.view import BoolArray, FloatArray
-from slurm_hadar.profiles.correction import Correction, Expected
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
 from slurm_hadar.profiles.measured import MeasuredStore, RateSample
+from slurm_hadar.profiles.measured_correction import Correction, Expected
 from slurm_hadar.profiles.recent_cache import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
 from slurm_hadar.profiles.tiers import TierRates

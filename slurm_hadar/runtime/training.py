@@ -195,7 +195,7 @@ class Training:
         position = self.samples % self._state.dataset_size
         size, epoch = self._size(self.samples), self.epoch
         self._digests = 0
-        for indices, part in self._passes(self.samples):
+        for indices, part in self._passes_from(self.samples):
             self._digest = samples.digest(indices.numpy()) if part.weight else 0
             if self._ranks.size > 1:
                 # What DistributedDataParallel.no_sync() sets: exchange gradients once.
@@ -300,7 +300,7 @@ class Training:
         rest = self._state.dataset_size - done % self._state.dataset_size
         return min(self._state.batch, rest, self.total - done)
 
-    def _passes(self, done: int) -> Iterator[tuple[torch.Tensor, batches.BatchPart]]:
+    def _passes_from(self, done: int) -> Iterator[tuple[torch.Tensor, batches.BatchPart]]:
         """The passes of this process over the global batch after ``done`` samples."""
         epoch, position = divmod(done, self._state.dataset_size)
         order = self._order(epoch)
@@ -315,7 +315,7 @@ class Training:
         done, epoch = self.samples, self.epoch
         seen = False
         while done < self.total and done // self._state.dataset_size == epoch:
-            for indices, _ in self._passes(done):
+            for indices, _ in self._passes_from(done):
                 seen = seen or torch.equal(indices, first)
                 if seen:
                     yield indices

@@ -9,8 +9,8 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.tuning.draft import Draft, Ref
-from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.replay import PolicyReplay, ReplayWorkload
+from slurm_hadar.tuning.sacct_history import History
 from slurm_hadar.tuning.site import SlurmSite
 from slurm_hadar.tuning.usage import Usage
 

@@ -12,8 +12,8 @@ from slurm_hadar.profiles.table import model_key
 from slurm_hadar.tuning.advice import WORTH, Advice, Study, gained
 from slurm_hadar.tuning.advice_partitions import gives_way
 from slurm_hadar.tuning.draft import Ref
-from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.replay import OWN, ReplayWorkload, rerun
+from slurm_hadar.tuning.sacct_history import History
 
 _ENOUGH = 0.95
 """Part of the speed with a GPU's whole share of the node that the advice keeps."""

@@ -28,8 +28,8 @@ from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetti
 from slurm_hadar.simulator.traces import sacct
 from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.simulator.workload import Queued, Workload, doable
-from slurm_hadar.tuning.history import History, texts
 from slurm_hadar.tuning.requested_types import OPEN
+from slurm_hadar.tuning.sacct_history import History, texts
 from slurm_hadar.tuning.site import SlurmSite
 
 OWN = "own types"

@@ -15,7 +15,7 @@ from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.slurm.backend_choice import find_conf
 from slurm_hadar.slurm.cluster import open_cluster
 from slurm_hadar.slurm.commands import Commands
-from slurm_hadar.tuning import conf, history, replay, simulated, site
+from slurm_hadar.tuning import conf, replay, sacct_history, simulated, site
 from slurm_hadar.tuning.advice import Study
 from slurm_hadar.tuning.study import recorded
 from slurm_hadar.tuning.usage import usage
@@ -65,7 +65,7 @@ def of_history(
         # Without a database there is still a slurm.conf to look at.
         notes.append(f"no history: {error}; with a file of sacct's output there would be more")
         return study, notes
-    past = history.read(text, name, place, wish.since_s, wish.owners)
+    past = sacct_history.read(text, name, place, wish.since_s, wish.owners)
     if not len(past.ids):
         left = "; ".join(f"{n} x {why}" for why, n in past.left_out.items())
         notes.append(f"{name} holds no GPU job of this site" + (f" ({left})" if left else ""))
@@ -135,7 +135,7 @@ def _history(file: Path | None, settings: configuration.Config, since_s: float) 
         return text_of(file), file.name
     commands = Commands(settings.slurm.bin_dir, settings.slurm.conf, _SACCT_S)
     since = datetime.fromtimestamp(since_s).isoformat(timespec="seconds") if since_s else ""
-    argv = history.command(since or _USUAL_SINCE).split()
+    argv = sacct_history.command(since or _USUAL_SINCE).split()
     return commands.read(argv[0], argv[1:]), "sacct's answer"
 
 
@@ -180,7 +180,7 @@ def _remarks(study: Study) -> list[str]:
     return notes
 
 
-def _of_groups(past: history.History, config: configuration.Config | None) -> list[str]:
+def _of_groups(past: sacct_history.History, config: configuration.Config | None) -> list[str]:
     """Jobs in partitions that a controller chooses among, of which no record tells whether it
     did."""
     groups = config.partitions.groups if config else {}

@@ -15,8 +15,8 @@ from slurm_hadar.tuning import (
 )
 from slurm_hadar.tuning.accounts import Share, jain, shares
 from slurm_hadar.tuning.advice import Advice, Recorded, Study
-from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.replay import PolicyReplay, ReplayWorkload
+from slurm_hadar.tuning.sacct_history import History
 from slurm_hadar.tuning.usage import TypeUse, Waits
 
 _RULES = (

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.tuning.history import History
 from slurm_hadar.tuning.requested_types import OPEN
+from slurm_hadar.tuning.sacct_history import History
 from slurm_hadar.tuning.site import SlurmSite
 
 _MOST_COUNTS = 64

@@ -18,11 +18,11 @@ from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web import api, rendering
+from slurm_hadar.web.controller_answers import SilentController
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, RefusedCaller
 from slurm_hadar.web.page_query import PageChoice, choice_of
 from slurm_hadar.web.pages import Pages
-from slurm_hadar.web.source import SilentController
 from slurm_hadar.web.usage import UsageReports
 from slurm_hadar.web.what_if import WhatIf
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
-from slurm_hadar.web.source import ControllerAnswers, Latest, SilentController
+from slurm_hadar.web.controller_answers import ControllerAnswers, Latest, SilentController
 from slurm_hadar.web.without_controller import QueueOfSlurm
 
 _LOOK_S = 0.25

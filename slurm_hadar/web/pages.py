@@ -8,10 +8,10 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation
 from slurm_hadar.web import rendering
+from slurm_hadar.web.controller_answers import SilentController
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.page_query import PageChoice
-from slurm_hadar.web.source import SilentController
 from slurm_hadar.web.usage import UsageReports
 from slurm_hadar.web.what_if import WhatIf
 

@@ -19,9 +19,9 @@ from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.service.server import listen_to_users
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.web.app import application
+from slurm_hadar.web.controller_answers import ControllerAnswers
 from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.identity import Callers, caller_of
-from slurm_hadar.web.source import ControllerAnswers
 from slurm_hadar.web.without_controller import QueueOfSlurm
 
 _FAILURE = "the page is not served"

@@ -17,7 +17,7 @@ from slurm_hadar.controller.actuation.entry_details import (
     hint_details,
     move_details,
 )
-from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.snapshot.at_risk import UNASKED

@@ -9,7 +9,7 @@ from hand_made import NOW, config, job
 from slurm_hadar.controller.actuation import apply
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, send_hints
-from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.repair import with_unsent
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.errors import SlurmError

@@ -8,7 +8,7 @@ from hand_made import NOW, RATES, carried_out, config, job, node, ordinary, seen
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
-from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.backfill import backfill, idle_nodes
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts

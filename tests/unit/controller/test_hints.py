@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.actuation.pending.queue_head import has_capacity
-from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest

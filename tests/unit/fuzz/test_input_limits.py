@@ -28,7 +28,7 @@ from slurm_hadar.simulator.traces import csv_rows, open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
 from slurm_hadar.slurm.commands import Commands
 from slurm_hadar.template_values import describe, from_arguments
-from slurm_hadar.tuning import conf, history, site
+from slurm_hadar.tuning import conf, sacct_history, site
 
 SOON_S = 20.0
 """CPU time. What took the square of the input's size took minutes and hours."""
@@ -349,10 +349,10 @@ def test_a_past_of_too_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     header, *lines = seeds.answers()["sacct"][0].decode().splitlines()
     few = "\n".join([header, *lines[:3]])
     made = site.of_conf(conf.parse(seeds.SLURM_CONF, Path("/x/slurm.conf")))
-    monkeypatch.setattr(history, "_MOST_ROWS", 3)
-    history.read(few, "sacct.txt", made)
+    monkeypatch.setattr(sacct_history, "_MOST_ROWS", 3)
+    sacct_history.read(few, "sacct.txt", made)
     with pytest.raises(UsageError, match=r"sacct\.txt has more than 3 lines; ask sacct"):
-        history.read("\n".join([few, *lines[3:4]]), "sacct.txt", made)
+        sacct_history.read("\n".join([few, *lines[3:4]]), "sacct.txt", made)
 
 
 def read_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slurm_hadar import config
 from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles import rates as rating
-from slurm_hadar.profiles.correction import SURE_S
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore, RateSample
+from slurm_hadar.profiles.measured_correction import SURE_S
 from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
 from slurm_hadar.profiles.recent_cache import Recent
 

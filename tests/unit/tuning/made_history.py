@@ -3,7 +3,7 @@
 import random
 from datetime import datetime, timedelta
 
-from slurm_hadar.tuning.history import COLUMNS
+from slurm_hadar.tuning.sacct_history import COLUMNS
 
 BEGIN = datetime(2026, 1, 5)
 CONF = """\

@@ -38,10 +38,10 @@ from slurm_hadar.reports.cluster import JobTimeline, Stay
 from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import queue_model
 from slurm_hadar.web import drawing, what_if
+from slurm_hadar.web.controller_answers import ControllerAnswers, SilentController
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
 from slurm_hadar.web.page_query import choice_of
-from slurm_hadar.web.source import ControllerAnswers, SilentController
 
 PROXIED = f'[web]\nproxy_user = "{ME}"\n'
 (FIRST, SECOND, _) = (name for name, _ in OTHERS)

@@ -16,8 +16,8 @@ from slurm_hadar.controller.observation import observed
 from slurm_hadar.controller.service.placement_history import PlacementHistory
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.web import feed, without_controller
+from slurm_hadar.web.controller_answers import ControllerAnswers
 from slurm_hadar.web.feed import PageFeed
-from slurm_hadar.web.source import ControllerAnswers
 from slurm_hadar.web.without_controller import QueueOfSlurm
 
 ME = os.getuid()

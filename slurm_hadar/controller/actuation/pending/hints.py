@@ -25,7 +25,7 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     preferred,
     worth_waiting,
 )
-from slurm_hadar.controller.actuation.refusals import Refusals
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, obsolete_begin_time

@@ -11,15 +11,15 @@ from made_history import line, text
 
 from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.tuning import conf, history, site, sources
+from slurm_hadar.tuning import conf, sacct_history, site, sources
 from slurm_hadar.tuning.requested_types import OPEN
 from slurm_hadar.tuning.usage import usage
 
 SITE = site.of_conf(conf.parse(made_history.CONF, Path("/slurm.conf")))
 
 
-def read(*lines: str) -> history.History:
-    return history.read(text(*lines), "past", SITE)
+def read(*lines: str) -> sacct_history.History:
+    return sacct_history.read(text(*lines), "past", SITE)
 
 
 def test_types_by_request_constraint_partition_and_nodes() -> None:
@@ -47,7 +47,7 @@ RECORDED = Path(__file__).parents[2] / "data" / "slurm" / "22.05.8"
 
 def test_recorded_accounting() -> None:
     """Of a real slurmdbd: typed and untyped requests, features with a choice, a name with a |."""
-    found = history.read((RECORDED / "sacct.txt").read_text(), "sacct.txt", SITE)
+    found = sacct_history.read((RECORDED / "sacct.txt").read_text(), "sacct.txt", SITE)
     jobs = dict(zip(found.ids, range(len(found.ids)), strict=True))
     by_name = {found.job_names[at]: at for at in jobs.values()}
     asked = {name: int(found.asked[at]) for name, at in by_name.items()}
@@ -67,8 +67,8 @@ def test_recorded_accounting() -> None:
 
 def test_recorded_accounting_with_steps_and_earlier_runs() -> None:
     """With -D and without -X."""
-    plain = history.read((RECORDED / "sacct.txt").read_text(), "sacct.txt", SITE)
-    found = history.read((RECORDED / "sacct_steps.txt").read_text(), "sacct_steps.txt", SITE)
+    plain = sacct_history.read((RECORDED / "sacct.txt").read_text(), "sacct.txt", SITE)
+    found = sacct_history.read((RECORDED / "sacct_steps.txt").read_text(), "sacct_steps.txt", SITE)
     assert sorted(found.ids) == sorted(plain.ids)
     assert found.left_out["an earlier run of a job that was requeued"] == 1
 
@@ -111,7 +111,7 @@ def test_a_text_that_is_not_saccts_is_one_sentence() -> None:
         (text("a", "b", "c"), "3 of 3 lines"),
     ):
         with pytest.raises(UsageError, match=words):
-            history.read(bad, "past", SITE)
+            sacct_history.read(bad, "past", SITE)
 
 
 def test_usage_by_hand() -> None:
@@ -143,8 +143,8 @@ def test_more_in_use_than_there_is_never_makes_time_negative() -> None:
 
 
 def test_texts_are_what_was_read() -> None:
-    found = history.read(made_history.queue_behind_v100(20), "past", SITE)
-    again = history.read(history.texts(found, range(20)), "past", SITE)
+    found = sacct_history.read(made_history.queue_behind_v100(20), "past", SITE)
+    again = sacct_history.read(sacct_history.texts(found, range(20)), "past", SITE)
     assert again.ids == found.ids
     assert np.array_equal(again.held, found.held)
     assert np.allclose(again.start_s, found.start_s)
@@ -171,7 +171,9 @@ WORDS = st.sampled_from(
 def test_hostile_lines_give_an_answer_or_one_clear_sentence(lines: list[list[str]]) -> None:
     body = "\n".join("|".join(cells) for cells in lines)
     try:
-        found = history.read(text(line(900, 0, 1, 2), line(901, 0, 1, 2)) + body, "past", SITE)
+        found = sacct_history.read(
+            text(line(900, 0, 1, 2), line(901, 0, 1, 2)) + body, "past", SITE
+        )
     except UsageError as error:
         words = str(error)
         assert words.isprintable() and len(words) < 400
@@ -199,7 +201,7 @@ def test_a_steered_job_counts_by_the_partition_that_it_was_submitted_to() -> Non
     assert found.submitted == (True, True, False, True, False)
     assert found.asked.tolist()[:4] == [OPEN, 0, 0, 0] and len(found.ids) == 5
     owners = {"3": "v100,k80", "1": "v100,k80"}
-    found = history.read(text(*steered), "past", SITE, owners=owners)
+    found = sacct_history.read(text(*steered), "past", SITE, owners=owners)
     assert found.partitions[:3] == ("all", "v100", "v100,k80") and found.submitted[2]
     assert found.asked.tolist()[2] == OPEN
 
@@ -217,9 +219,9 @@ def test_a_history_without_the_owners_partition_is_said_to_be_one() -> None:
 def test_a_state_file_that_knows_some_jobs_does_not_speak_for_the_others() -> None:
     groups = configuration.parse('[partitions.groups]\nall = ["v100", "k80"]\n', "here")
     lines = [line(n, 0, 1, 2) for n in (1, 2, 3)]
-    some = history.read(text(*lines), "past", SITE, owners={"2": "all"})
+    some = sacct_history.read(text(*lines), "past", SITE, owners={"2": "all"})
     assert some.submitted == (False, True, False)
     (note,) = sources._of_groups(some, groups)
     assert "2 jobs" in note and "from all;" in note
-    every = history.read(text(*lines), "past", SITE, owners=dict.fromkeys("123", "v100"))
+    every = sacct_history.read(text(*lines), "past", SITE, owners=dict.fromkeys("123", "v100"))
     assert sources._of_groups(every, groups) == []
