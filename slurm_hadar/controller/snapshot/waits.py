@@ -130,7 +130,9 @@ def _in_order(
         rank = starts
         if target is not None:
             # It is not expected on a type that its list of partitions leaves out.
-            slow = far_slower(target, snapshot, [kind for kind in starts if starts[kind] < inf])
+            slow = far_slower(
+                target, snapshot, [kind for kind in starts if starts[kind] < inf], seen
+            )
             rank = {kind: end for kind, end in ends.items() if kind not in slow}
         kind = min(rank, key=lambda one: rank[one], default="")
         if kind and ends[kind] < inf:
@@ -155,12 +157,19 @@ def run_times(target: SchedulableJob, snapshot: Snapshot) -> dict[str, float]:
     return {kind: left / rate for kind, rate in rates.items() if rate > 0}
 
 
-def far_slower(target: SchedulableJob, snapshot: Snapshot, fits: Collection[str]) -> frozenset[str]:
+def far_slower(
+    target: SchedulableJob, snapshot: Snapshot, fits: Collection[str], seen: Observed
+) -> frozenset[str]:
     """The GPU types that a job which named none leaves out: far slower than another one of those
-    on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept."""
+    on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept, and each
+    keeps those of the list that it was submitted with: a tick would take it from a free GPU on
+    which Slurm was about to start it."""
     job, declaration = target.job, target.job.declaration
     moves = declaration is not None and declaration.moves_later and job.requeue
     kept = snapshot.shared if moves else frozenset()
+    names = target.request.partitions
+    if len(names) > 1:
+        kept |= {kind for name in names for kind in seen.gpu_types.get(name, ())}
     return frozenset(times_slower(target, snapshot, fits)) - kept
 
 

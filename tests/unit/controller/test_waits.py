@@ -200,6 +200,6 @@ def test_a_job_is_not_expected_on_a_type_that_its_list_leaves_out():
     first = [job(str(n), declaration=any_type, priority=5000 - n) for n in range(2, 6)]
     shown = seen([job("1", declaration=DECLARED), *first, *busy], found)
     snapshot = look(shown, far)
-    assert set(far_slower(snapshot.schedulable["2"], snapshot, ("v100", "k80"))) == {"k80"}
-    assert far_slower(snapshot.schedulable["1"], snapshot, ("v100", "k80")) == set()
+    assert set(far_slower(snapshot.schedulable["2"], snapshot, ("v100", "k80"), shown)) == {"k80"}
+    assert far_slower(snapshot.schedulable["1"], snapshot, ("v100", "k80"), shown) == set()
     assert expected_waits(shown, snapshot)["1"]["k80"] == 0

@@ -128,7 +128,7 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     if possible and not fit & possible.keys():
         # What is left out by estimates only, such as a time limit that would be too short.
         possible = {n: rates[n] for n in rates if accepts(job, want, types[n], config)}
-    slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit})
+    slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit}, seen)
     possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
         target, possible, some_day=True
