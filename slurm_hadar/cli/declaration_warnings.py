@@ -93,6 +93,11 @@ def doubts(
     if "wait" in typed and not declaration.total_samples:
         yield f"wait={typed['wait']} has no effect without samples=N: when it would end is unknown"
     yield from of_saving(declaration, typed)
+    if "wait" in held and declaration.habit == "signal" and declaration.checkpoint_exit_code:
+        yield (
+            "--wait returns when the job first leaves to be moved, with checkpoint_exit_code="
+            f"{declaration.checkpoint_exit_code}; a script that requeues itself goes on waiting"
+        )
     yield from _of_requeues(declaration, held, site)
     if declaration.checkpoint and "no-requeue" in held and "requeue" not in held:
         yield (

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.dependents import Dependents, dependents
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
@@ -82,6 +83,11 @@ class Observed:
             for job in self.jobs.values()
             if job.array_job_id and job.reason == "JobArrayTaskLimit"
         )
+
+    @cached_property
+    def dependents(self) -> Dependents:
+        """The waiting jobs that depend on others; computed once for all moves of a tick."""
+        return dependents(self.jobs.values())
 
     def reserved_nodes(self, horizon_s: float = 600.0) -> set[str]:
         """Nodes under a reservation that is active, or begins within ``horizon_s``."""

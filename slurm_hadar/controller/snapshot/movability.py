@@ -125,4 +125,18 @@ def _starts_worse(job: Job, seen: Observed) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
+    return _misleads(job, seen)
+
+
+def _misleads(job: Job, seen: Observed) -> str:
+    """Why a move would start a job that depends on this one too early, too late or never."""
+    if other := seen.dependents.on_start(job):
+        return f"job {other} counts minutes from its start (after:{job.id}+...)"
+    declared = job.declaration
+    leaves = declared is not None and declared.habit == "signal" and declared.checkpoint_exit_code
+    if leaves and (other := seen.dependents.on_end(job)):
+        return (
+            f"job {other} depends on its end, and it ends for Slurm where it saves for a move "
+            "(checkpoint_exit_code)"
+        )
     return ""

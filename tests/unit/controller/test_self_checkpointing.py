@@ -13,6 +13,7 @@ from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, MoveStep, dec
 from slurm_hadar.controller.actuation.repair import resume_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.dependents import dependents
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.movability import explained
 from slurm_hadar.domain.declaration import parse
@@ -321,3 +322,43 @@ def test_the_reason_of_a_policy_says_why_a_job_stays():
     )
     shown, past = runs("checkpoint=signal", started=NOW - 100), ControllerHistory()
     assert "min_between_moves_s" in look(seen([shown]), site, past).staying["1"]
+
+
+@pytest.mark.parametrize(
+    ("dependency", "ends", "counts"),
+    [
+        ("afterok:1(unfulfilled)", True, False),
+        ("afterany:5(unfulfilled):1(unfulfilled)", True, False),
+        ("after:5+2(unfulfilled),afternotok:1(failed)", True, False),
+        ("afterok:5(unfulfilled)?aftercorr:1(unfulfilled)", True, False),
+        ("singleton(unfulfilled)", True, False),
+        # As PySlurm has a singleton.
+        ("", True, False),
+        ("after:1+2(unfulfilled)", False, True),
+        ("after:5(unfulfilled):1+2(unfulfilled)", False, True),
+        ("after:1(unfulfilled)", False, False),
+        ("afterok:11(unfulfilled)", False, False),
+        ("afterok:1_1(unfulfilled)", False, False),
+    ],
+)
+def test_no_move_misleads_a_job_that_depends_on_the_moved_one(dependency, ends, counts):
+    """With checkpoint_exit_code Slurm shows a moving job as ended; after:JOB+N counts anew."""
+    other = job("9", dependency=dependency, reason="Dependency", declaration=None)
+    code = ("checkpoint=signal", "checkpoint_exit_code=85")
+    for words, why in ((code, ends), (("checkpoint=signal",), False)):
+        said = decide(seen([runs(*words), other]), {"1": {"v100": 1}}).deferred.get("1", "")
+        assert ("job 9 depends on its end" in said) is why, said
+        assert ("job 9 counts minutes from its start" in said) is counts
+    elsewhere = replace(other, uid=4321)
+    said = decide(seen([runs(*code), elsewhere]), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("depends on its end" in said) is (ends and "after" in dependency)
+
+
+def test_a_dependency_on_an_array_is_one_on_each_of_its_tasks():
+    task = runs("checkpoint=signal", "checkpoint_exit_code=85", array_job_id=84)
+    task = replace(task, id="84_2", raw_id=86)
+    for named in ("84_*", "84", "84_2", "86"):
+        waits = job("9", dependency=f"afterok:{named}(unfulfilled)", reason="Dependency")
+        assert dependents([waits, task]).on_end(task) == "9"
+    waits = job("9", dependency="afterok:84_1(unfulfilled)", reason="Dependency")
+    assert not dependents([waits, task]).on_end(task)

@@ -43,6 +43,11 @@ def doubts(done):
         ("#HADAR gpus=1 max_requeues=3 checkpoint=yes", ["-p", "long,v100"], "partition long"),
         ("#HADAR gpus=1 max_requeues=3 checkpoint=restart lose=9", ["-p", "long"], "=signal"),
         ("#HADAR gpus=1 checkpoint=restart", [], "without lose=SECONDS"),
+        (
+            "#HADAR gpus=1 checkpoint=signal checkpoint_exit_code=85\ntrap : USR2; wait",
+            ["--wait"],
+            "--wait returns when the job first leaves",
+        ),
         ("#HADAR gpus=8,16 checkpoint=yes", ["-G8"], "may have has more than 4 GPUs"),
         ("#HADAR gpus=4,8 checkpoint=yes", ["--gres=gpu:4"], ""),
         ("#HADAR types=k80 gpus=8,16", ["-G8"], "more than 4"),
