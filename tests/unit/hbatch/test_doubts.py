@@ -44,7 +44,7 @@ def doubts(done):
         ("#HADAR gpus=1 max_requeues=3 checkpoint=restart lose=9", ["-p", "long"], "=signal"),
         ("#HADAR gpus=1 checkpoint=restart", [], "without lose=SECONDS"),
         (
-            "#HADAR gpus=1 checkpoint=signal checkpoint_exit_code=85\ntrap : USR2; wait",
+            "#HADAR gpus=1 checkpoint=signal checkpoint_exit_code=85\nsrun train",
             ["--wait"],
             "--wait returns when the job first leaves",
         ),
