@@ -35,7 +35,11 @@ def planned(args: argparse.Namespace) -> list[Run]:
     for seed in args.seeds if args.what in ("mix", "all") else ():
         specs = draw(seed, args.jobs, args.minutes, args.scale)
         found += [mixed(f"plain {run}", seed, 0.0, specs) for run in range(1, args.plain + 1)]
-        found += [mixed(f"{share}%", seed, share / 100, specs) for share in args.shares]
+        for at, share in enumerate(args.shares):
+            # A run's order and its place in Slurm's cycles come from its label.
+            number = args.shares[: at + 1].count(share)
+            label = f"{share}%" if number == 1 else f"{share}% run {number}"
+            found.append(mixed(label, seed, share / 100, specs))
     if args.what in ("crowd", "all"):
         found.append(crowd(args.crowd))
     if args.what in ("nice", "all"):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.optin import delays, records
+from benchmarks.optin.__main__ import planned
 from benchmarks.optin.experiments import CROWD, NICE, crowd, nice, order
 from benchmarks.optin.overtaking import overtakings
 from benchmarks.optin.records import Attempt, JobRecord, Look, RunRecord, Waiting
@@ -300,6 +301,16 @@ def test_one_bad_run_among_many_is_a_wide_error_and_the_job_ahead_is_named():
     listed = Look(1.0, (waits(ahead, partitions=("k80",)), waits(next_)))
     (found,) = refills(run([done, ahead, next_], [listed], passes=(20.5,)))
     assert found.left_free and not found.closed_by, "it waits in no partition of v1"
+
+
+def test_runs_of_one_share_differ_in_order_and_file():
+    args = SimpleNamespace(
+        what="mix", seeds=[1], jobs=48, minutes=3.0, scale=1.0, plain=2, shares=[10, 50, 10, 10]
+    )
+    runs = planned(args)
+    assert len({one.file_name for one in runs}) == 6
+    orders = {tuple(spec.name for spec, _ in one.sent) for one in runs}
+    assert len(orders) == 6
 
 
 def test_a_record_survives_its_json(tmp_path):
