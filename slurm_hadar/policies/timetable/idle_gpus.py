@@ -1,15 +1,37 @@
-"""Running jobs that move onto GPUs which are idle otherwise."""
+"""Running jobs that move onto GPUs which are idle otherwise, or stay on them."""
 
 from math import ceil
 
 import numpy as np
 
-from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.round_input import GivenRound
 
 _TRIALS = 64
 """Moves that are tried in a round, so that thousands of jobs cost no more time."""
+
+
+def stay_where_moves_gain_nothing(given: GivenRound, option: IntArray, places: PlacedJobs) -> None:
+    """Change ``places`` and ``option`` (J,): a running job stays where the choice moves it to a
+    place that saves less than ``gain_over_cost`` restarts, and no job was given what it leaves.
+
+    The timetable may have it elsewhere for jobs that are yet to come; when one comes it may move.
+    A job without a plan is left out: what another place would cost it is a guess.
+    """
+    options = given.options
+    cost_s = given.settings.gain_over_cost * given.view.jobs.restart_s
+    moves = (options.now >= 0) & (option >= 0) & (option != options.now)
+    for job in np.flatnonzero(moves & ~options.bound & ~given.doubt.unplanned).tolist():
+        here_s, there_s = options.seconds[job, [options.now[job], option[job]]]
+        parts, need = places.parts.get(job), options.needs[job]
+        if parts is None or there_s + cost_s[job] < here_s:
+            continue
+        places.room.give(parts, need)
+        stays = places.room.holds(options.held[job], need)
+        if stays:
+            places.parts[job], option[job] = options.held[job], options.now[job]
+        places.room.take(places.parts[job], need)
 
 
 def move_onto_idle(given: GivenRound, gain: FloatArray, places: PlacedJobs) -> None:

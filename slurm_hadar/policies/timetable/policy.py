@@ -30,7 +30,10 @@ from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
 from slurm_hadar.policies.timetable.doubt import doubt_of, hopeful
 from slurm_hadar.policies.timetable.fairness import finish_ratio
-from slurm_hadar.policies.timetable.idle_gpus import move_onto_idle
+from slurm_hadar.policies.timetable.idle_gpus import (
+    move_onto_idle,
+    stay_where_moves_gain_nothing,
+)
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import tell
@@ -74,6 +77,7 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     choice = choose(given, past.table, kept)
     places = place(view, floor, options, choice)
     if not kept:
+        stay_where_moves_gain_nothing(given, choice.option, places)
         move_onto_idle(given, choice.gain, places)
         chosen = {job: int(choice.option[job]) for job in places.parts} | places.onto_idle
         selected = {jobs.ids[job]: option for job, option in chosen.items()}

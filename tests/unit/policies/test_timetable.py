@@ -439,3 +439,20 @@ def test_a_type_on_which_no_job_can_be_moved_is_full_whatever_they_gain() -> Non
         waits = decide(view, {})[0].waiting
         full = "it is full, and no job there can be moved now" in "".join(waits.values())
         assert full is not movable, waits
+
+
+@pytest.mark.parametrize(
+    ("rate", "moves"), [(1.0, False), (1.01, False), (0.5, False), (2.0, True)]
+)
+def test_no_job_restarts_for_a_place_that_gains_it_nothing(rate: float, moves: bool) -> None:
+    """The timetable had it on the fast type, for jobs that are yet to come."""
+    jobs = jobs_of([[[rate], [1.0]]], left=[5e3], held=[(0, 1, 1, 1)])
+    plan = decide(view_of(nodes_of([[4, 0], [0, 4]]), jobs), {})[0]
+    assert dict(plan.placements["j0"].gpus) == {("fast" if moves else "middle"): 1}
+
+
+def test_a_job_still_makes_way_for_one_that_gains_more() -> None:
+    jobs = jobs_of([[[1.0], [1.0]], [[9.0], [1.0]]], left=[9e4, 9e4], held=[(0, 0, 0, 1)])
+    plan = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0]
+    assert dict(plan.placements["j0"].gpus) == {"middle": 1}
+    assert dict(plan.placements["j1"].gpus) == {"fast": 1}
