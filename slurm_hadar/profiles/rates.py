@@ -220,7 +220,8 @@ class Rates:
         """Whether a pair's rate is the one that other users measured, not one within bounds."""
         kind, gpus = pair
         used = self._block(uid, model, batch, _Asked((kind,), (gpus,)))[0][0, 0]
-        whole = Correction(self.store.of(model), lambda *_: 0.0).measured(kind, gpus, batch)
+        rows = (r for r in self.store.of(model) if (r.gpu_type, r.gpus) == pair)
+        whole = Correction(rows, lambda *_: 0.0).measured(kind, gpus, batch)
         return whole is not None and math.isclose(used, whole, rel_tol=_SAME)
 
     def _block(
