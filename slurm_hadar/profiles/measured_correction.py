@@ -45,6 +45,9 @@ class Correction:
         for found in measurements:
             grouped.setdefault((found.gpu_type, found.gpus, found.batch), []).append(found)
         self.rows = grouped
+        self._users: dict[str, set[int]] = {}
+        for (kind, _, _), rows in grouped.items():
+            self._users.setdefault(kind, set()).update(row.uid for row in rows)
         self._exact: dict[tuple[str, int, int], _Pair] = {}
         grounds: dict[tuple[str, int, int], float] = {}
         for (kind, gpus, batch), rows in grouped.items():
@@ -102,14 +105,25 @@ class Correction:
         of GPUs: the ratio between the neighbours (on logarithms), else the geometric mean over the
         types that were measured.
         """
-        if batch not in self._by_batch:
-            self._by_batch[batch] = self._ratios(batch)
-        by_type, overall = self._by_batch[batch]
+        by_type, overall = self._ratios(batch)
         ratios = by_type.get(gpu_type) if self._sure else None
         return math.exp(_interpolated(ratios, gpus) if ratios else overall)
 
+    def levels(self, batch: int | None) -> dict[str, float]:
+        """By measured type the logarithm of measured / expected, the mean over numbers of GPUs."""
+        return {kind: _mean(row.values()) for kind, row in self._ratios(batch)[0].items()}
+
+    def types(self, but: int | None = None) -> frozenset[str]:
+        """The GPU types that users other than ``but`` measured."""
+        return frozenset(kind for kind, users in self._users.items() if len(users) > (but in users))
+
     def _ratios(self, batch: int | None) -> tuple[_Ratios, float]:
         """By type and GPUs, and the mean over the types."""
+        if batch not in self._by_batch:
+            self._by_batch[batch] = self._computed(batch)
+        return self._by_batch[batch]
+
+    def _computed(self, batch: int | None) -> tuple[_Ratios, float]:
         places = [place for place in self._grounds if batch is None or place[2] == batch]
         by_count: dict[str, dict[int, list[_Pair]]] = {}
         for place in places or self._grounds:

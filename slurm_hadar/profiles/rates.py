@@ -3,12 +3,13 @@
 import math
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.view import BoolArray, FloatArray
+from slurm_hadar.profiles.bounded_shift import Window, shifts
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
@@ -19,12 +20,16 @@ from slurm_hadar.profiles.table import Table, load, model_key, shipped
 from slurm_hadar.profiles.tiers import TierRates
 
 OTHERS_MOST = 5.0
-"""What other users measured moves a model of the table by this factor at most: one user who gives
-a model a wrong name, or writes nonsense, must not spoil it for all."""
+"""What other users measured moves a model of the table by this factor at most, as a whole: one user
+who gives a model a wrong name, or writes nonsense, must not spoil it for all. The ratio between two
+GPU types moves by :data:`~slurm_hadar.profiles.bounded_shift.RATIO_MOST` at most."""
 
 _MOST_CACHED = 10_000
 _OTHERS = -1
 """In place of a uid: a user who has measured nothing and trusts others with care."""
+_SAME = 0.01
+"""A rate as far from what others measured as this is theirs, not one within bounds."""
+_NOTHING = Correction((), lambda *_: 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,17 @@ class _Batch:
 _EXACT = _Batch(0)
 """In place of a batch: each measurement is set against what is expected of its own batch."""
 _Place = tuple[int | None, str, int | None, _Asked]
-_Corrected = tuple[str, int | None, bool, _Batch]
-"""Model, user, without what others measured, and the batch that is expected."""
+_Corrected = tuple[str, int | None, _Batch]
+"""Model, user, and the batch that is expected."""
 
 
 class Rates:
     """A table, corrected by what was measured.
 
-    A user's own measurements count most; what other users measured under the same name of a model
-    corrects the table for those who measured nothing yet. Nothing is assumed about one type being
-    faster than another, nor about scaling being monotone.
+    A user's own measurements count in full. What other users measured under the same name of a
+    model corrects, within bounds, what the user has not measured, and reverses no order of two
+    types. Nothing else is assumed about one type being faster than another, nor about scaling being
+    monotone.
     """
 
     def __init__(
@@ -191,20 +197,32 @@ class Rates:
         key = model_key(model)
         user = self._user(key, uid)
         size = self._batch(key, user, batch)
-        expected = size.on(gpus)
-        for whom in dict.fromkeys((user, None)):
-            correction = self._correction(key, whom, False, size)
-            if not spread and correction.measured(gpu_type, gpus, batch) is not None:
-                if short_s := correction.short_s(gpu_type, gpus, batch):
-                    words = self._estimator.cell(key, gpu_type, gpus, expected).how
+        words = self._estimator.cell(key, gpu_type, gpus, size.on(gpus), spread).how
+        own, theirs = self._correction(key, user, size), self._theirs(key, user, size)
+        stands = gpu_type in own.types()
+        for by in () if spread else (own,) if stands else (own, theirs):
+            if by.measured(gpu_type, gpus, batch) is not None:
+                if short_s := by.short_s(gpu_type, gpus, batch):
                     return f"{words}, measured for {short_s:.0f} s only"
-                own = whom == uid
-                return _measured_words(
-                    correction, gpu_type, gpus, batch, "" if own else " by other users"
-                )
-        words = self._estimator.cell(key, gpu_type, gpus, expected, spread).how
-        corrected = self._correction(key, None, False, size)
-        return f"{words}, corrected by what was measured" if corrected else words
+                runs = _runs(by, gpu_type, gpus, batch)
+                if by is own:
+                    return f"measured ({runs})"
+                if self._counts_in_full(uid, model, batch, (gpu_type, gpus)):
+                    return f"measured by other users ({runs})"
+                return f"{words}, corrected within bounds by what other users measured ({runs})"
+        if own:
+            return f"{words}, corrected by what was measured"
+        return f"{words}, corrected by what other users measured" if theirs else words
+
+    def _counts_in_full(
+        self, uid: int | None, model: str, batch: int | None, pair: tuple[str, int]
+    ) -> bool:
+        """Whether a pair's rate is the one that other users measured, not one within bounds."""
+        kind, gpus = pair
+        used = self._block(uid, model, batch, _Asked((kind,), (gpus,)))[0][0, 0]
+        rows = (r for r in self.store.of(model) if (r.gpu_type, r.gpus) == pair)
+        whole = Correction(rows, lambda *_: 0.0).measured(kind, gpus, batch)
+        return whole is not None and math.isclose(used, whole, rel_tol=_SAME)
 
     def _block(
         self,
@@ -215,39 +233,85 @@ class Rates:
     ) -> tuple[FloatArray, BoolArray]:
         key = model_key(model)
         user = self._user(key, uid)
-        types, counts = asked.types, asked.counts
         place = (user, key, batch, asked)
         block = self._blocks.get(place)
         if block is None:
             size = self._batch(key, user, batch)
-            cells = [
-                [self._cell(user, key, (kind, n, size), asked.spread, asked.alone) for n in counts]
-                for kind in types
-            ]
-            shape = (len(types), len(counts))
-            rate = np.array([[c.rate for c in row] for row in cells], np.float64).reshape(shape)
-            known = np.array([[c.known for c in row] for row in cells], np.bool_).reshape(shape)
-            block = (rate, known)
+            block = self._without_others(user, key, size, asked)
+            if not asked.alone and self._theirs(key, user, size):
+                block = self._with_others(user, key, size, asked, block)
             self._blocks.put(place, block)
         return block
 
-    def _cell(
+    def _without_others(
+        self, user: int | None, model: str, size: _Batch, asked: _Asked
+    ) -> tuple[FloatArray, BoolArray]:
+        cells = [
+            [self._cell(user, model, (kind, n, size), asked.spread) for n in asked.counts]
+            for kind in asked.types
+        ]
+        shape = (len(asked.types), len(asked.counts))
+        rate = np.array([[c.rate for c in row] for row in cells], np.float64).reshape(shape)
+        known = np.array([[c.known for c in row] for row in cells], np.bool_).reshape(shape)
+        return rate, known
+
+    def _with_others(
         self,
         user: int | None,
         model: str,
-        pair: tuple[str, int, _Batch],
-        spread: bool,
-        alone: bool,
+        size: _Batch,
+        asked: _Asked,
+        alone: tuple[FloatArray, BoolArray],
+    ) -> tuple[FloatArray, BoolArray]:
+        """``alone`` as what other users measured shifts it. GPUs on several nodes are shifted as
+        those of one node are."""
+        theirs = self._theirs(model, user, size)
+        own = self._correction(model, user, size).types()
+        levels = theirs.levels(size.declared)
+        seen = theirs.types(but=user)
+        levels = {kind: level for kind, level in levels.items() if kind in seen}
+        rate, known = alone
+        if not levels:
+            return alone
+        window = Window.of(levels, own)
+        near = rate
+        if asked.spread:
+            near, _ = self._without_others(user, model, size, replace(asked, spread=False))
+        factor = np.ones_like(rate)
+        for column, n in enumerate(asked.counts):
+            points: list[tuple[float, float, bool]] = []
+            for kind in sorted(own | levels.keys()):
+                without = self._cell(user, model, (kind, n, size), False).rate
+                if without > 0 and kind in own:
+                    points.append((without, 0.0, True))
+                elif without > 0:
+                    cell = self._estimator.cell(model, kind, n, size.on(n))
+                    by = _corrected(cell, theirs, kind, n, size.declared, False)
+                    points.append((without, window.clipped(math.log(by.rate / cell.rate)), False))
+            able = near[:, column] > 0
+            if points and able.any():
+                at, by_log, fixed = map(np.array, zip(*points, strict=True))
+                factor[able, column] = np.exp(
+                    shifts(np.log(at), by_log, fixed, np.log(near[able, column]))
+                )
+        rate = rate * factor
+        if not asked.spread:
+            measured = [
+                [theirs.measured(kind, n, size.declared) or 0.0 for n in asked.counts]
+                for kind in asked.types
+            ]
+            found = np.array(measured, np.float64).reshape(rate.shape)
+            known = known | ((found > 0) & np.isclose(rate, found, rtol=_SAME))
+        return rate, known
+
+    def _cell(
+        self, user: int | None, model: str, pair: tuple[str, int, _Batch], spread: bool
     ) -> ExpectedRate:
-        """``pair``: type, GPUs, batch; ``alone``: without what others measured."""
+        """Without what others measured. ``pair``: type, GPUs, batch."""
         kind, gpus, size = pair
         cell = self._estimator.cell(model, kind, gpus, size.on(gpus), spread)
-        whose = (user,) if user in (None, _OTHERS) else (_OTHERS, user)
-        for whom in whose:
-            if not (alone and whom in (None, _OTHERS)):
-                by = self._correction(model, whom, alone, size)
-                cell = _corrected(cell, by, kind, gpus, size.declared, spread)
-        return cell
+        by = self._correction(model, user, size)
+        return _corrected(cell, by, kind, gpus, size.declared, spread)
 
     def _batch(self, model: str, user: int | None, declared: int | None) -> _Batch:
         """Without a declared one: what most of the user's own measured time had. A batch that
@@ -271,12 +335,19 @@ class Rates:
             self._users.put(model, users)
         return uid if uid in users else _OTHERS
 
-    def _correction(self, model: str, user: int | None, alone: bool, size: _Batch) -> Correction:
-        """By all users against what is expected, or by one user against that. Where no batch is
+    def _correction(self, model: str, user: int | None, size: _Batch) -> Correction:
+        """By one user's measurements, by everybody's where ``user`` is None. Where no batch is
         declared, whatever was measured is set against the batch that is expected of other types,
         so that a table which errs in that batch errs on both sides."""
+        return self._against_expected(model, user, size) if user != _OTHERS else _NOTHING
+
+    def _theirs(self, model: str, user: int | None, size: _Batch) -> Correction:
+        """By the measurements of all users, as far as one who has none believes them."""
+        return self._against_expected(model, _OTHERS, size) if user is not None else _NOTHING
+
+    def _against_expected(self, model: str, user: int | None, size: _Batch) -> Correction:
         size = size if size.declared is None else _EXACT
-        place = (model, user, alone, size)
+        place = (model, user, size)
         correction = self._corrections.get(place)
         if correction is None:
             everybody = user is None or user == _OTHERS
@@ -289,17 +360,13 @@ class Rates:
         return correction
 
     def _expected(self, place: _Corrected) -> Expected:
-        model, user, alone, size = place
+        model, _, size = place
 
-        def of_all(kind: str, gpus: int, batch: int | None) -> float:
+        def of(kind: str, gpus: int, batch: int | None) -> float:
             asked = _Batch(batch) if size is _EXACT else size
             return self._estimator.cell(model, kind, gpus, asked.on(gpus)).rate
 
-        def of_user(kind: str, gpus: int, batch: int | None) -> float:
-            asked = _Batch(batch) if size is _EXACT else size
-            return self._cell(_OTHERS, model, (kind, gpus, asked), False, alone).rate
-
-        return of_all if user in (None, _OTHERS) else of_user
+        return of
 
 
 def _corrected(
@@ -313,9 +380,7 @@ def _corrected(
     return ExpectedRate(cell.rate * by.factor(kind, gpus, batch), cell.known, "")
 
 
-def _measured_words(
-    correction: Correction, gpu_type: str, gpus: int, batch: int | None, whose: str
-) -> str:
+def _runs(correction: Correction, gpu_type: str, gpus: int, batch: int | None) -> str:
     rows = [
         row
         for (kind, number, size), found in correction.rows.items()
@@ -324,7 +389,7 @@ def _measured_words(
     ]
     runs = sum(row.runs for row in rows)
     seconds = sum(row.seconds for row in rows)
-    return f"measured{whose} ({runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s)"
+    return f"{runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s"
 
 
 def open_rates(config: Config, connection: sqlite3.Connection | None = None) -> Rates:

@@ -7,6 +7,7 @@ import pytest
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
+from slurm_hadar.profiles.bounded_shift import RATIO_MOST
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
 from slurm_hadar.simulator.queue.engine import simulate
@@ -63,6 +64,18 @@ def test_the_policy_sees_what_jobs_report_once_it_was_measured_for_long_enough()
     _, seen = run(load, load.rate)
     assert tuple(seen[0]) == (10.0, 3.0)
     assert seen[-1] == pytest.approx([20.0, 4.0])
+
+
+def test_other_users_reports_change_the_ratio_of_two_types_within_bounds() -> None:
+    load = trainings("ann", "ann", "bob", samples=[2000.0, 400.0, 400.0])
+    _, seen = run(load, load.rate)
+    assert seen[-1] == pytest.approx([20.0, 4.0])
+    # Ann's report three times as much on slow as on fast; the table has fast 3.3 times as fast.
+    load = trainings("ann", "ann", "bob", samples=[2000.0, 3000.0, 9000.0])
+    turned = replace(load, rate=load.rate * np.array([[[0.5], [7.5]]]))
+    _, seen = run(turned, turned.rate)
+    fast, slow = seen[-1]
+    assert fast / slow == pytest.approx(10 / 3 / RATIO_MOST)
 
 
 @pytest.mark.parametrize(("owner", "waits"), [("ann", True), ("bob", False)])

@@ -1,0 +1,151 @@
+"""What other users report of a model shifts a user's rates within bounds, and no order of types."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.domain.view import FloatArray
+from slurm_hadar.exchange.progress import FASTEST, SLOWEST
+from slurm_hadar.profiles.bounded_shift import RATIO_MOST
+from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.rates import OTHERS_MOST, Rates
+
+TYPES = ("v100", "p100", "k80", "a100", "unheard")
+COUNTS = (1, 2, 4)
+GAMES, PHYS, CHEM = 1001, 1002, 1003
+_CLOSE = 1 + 1e-9
+
+Sample = tuple[int, str, int, int | None, float, float]
+"""uid, type, GPUs, batch, samples/s, seconds."""
+
+
+def samples(*uids: int, least: int) -> st.SearchStrategy[list[Sample]]:
+    one = st.tuples(
+        st.sampled_from(uids),
+        st.sampled_from(TYPES),
+        st.sampled_from(COUNTS),
+        st.sampled_from([16, 64, 10**6, None]),
+        st.floats(1.0, 1e5) | st.sampled_from([SLOWEST, FASTEST]),
+        st.floats(1.0, 1000.0),
+    )
+    return st.lists(one, min_size=least, max_size=6)
+
+
+def reported(model: str, *found: Sample) -> Rates:
+    rates = Rates()
+    for uid, kind, gpus, batch, speed, seconds in found:
+        assert rates.record(RateSample(model, kind, gpus, batch, speed, seconds, uid=uid))
+    return rates
+
+
+def ratios(rates: FloatArray) -> FloatArray:
+    """(N, N) of each two of N rates."""
+    flat = rates[rates > 0]
+    return flat[:, None] / flat[None, :]
+
+
+@settings(deadline=None)
+@given(
+    model=st.sampled_from(["resnet18", "recommendation", "resnet50", "own"]),
+    batch=st.sampled_from([None, 64, 256]),
+    others=samples(GAMES, CHEM, least=1),
+    own=samples(PHYS, least=0),
+    spread=st.booleans(),
+)
+def test_others_reverse_no_order_of_types_and_change_no_ratio_by_more_than_the_bound(
+    model: str, batch: int | None, others: list[Sample], own: list[Sample], spread: bool
+) -> None:
+    def seen(rates: Rates) -> FloatArray:
+        return rates.rates(model, batch, TYPES, COUNTS, uid=PHYS, spread=spread)[0]
+
+    alone, after = seen(reported(model, *own)), seen(reported(model, *others, *own))
+    np.testing.assert_array_equal(after > 0, alone > 0)
+    change = ratios(after) / ratios(alone)
+    assert change.max() <= RATIO_MOST * _CLOSE and change.min() >= 1 / RATIO_MOST / _CLOSE
+    for before, now in zip(alone.T, after.T, strict=True):
+        order = np.argsort(before, kind="stable")
+        assert (now[order][1:] * _CLOSE >= now[order][:-1]).all()
+    if model != "own" and not own:
+        shift = np.log(after[alone > 0] / alone[alone > 0])
+        assert np.abs(shift).max() <= math.log(OTHERS_MOST * _CLOSE)
+    if not spread:
+        # The user's own runs count in full, and so do the types of them.
+        for _, kind, *_ in own:
+            at = TYPES.index(kind)
+            np.testing.assert_array_equal(after[at], alone[at])
+
+
+@settings(deadline=None)
+@given(others=samples(GAMES, CHEM, least=1), own=samples(PHYS, least=0))
+def test_a_rate_does_not_depend_on_what_else_is_asked_for(
+    others: list[Sample], own: list[Sample]
+) -> None:
+    rates = reported("resnet18", *others, *own)
+    whole, known = rates.rates("resnet18", None, TYPES, COUNTS, uid=PHYS)
+    for r, kind in enumerate(TYPES):
+        for c, gpus in enumerate(COUNTS):
+            rate, one = rates.rates("resnet18", None, (kind,), (gpus,), uid=PHYS)
+            assert rate[0, 0] == pytest.approx(whole[r, c], rel=1e-12) and one[0, 0] == known[r, c]
+
+
+def test_one_loop_that_its_cpu_limits_makes_no_slow_type_worth_a_fast_one() -> None:
+    """A stranger's loop reported as many samples/s on every type, and other users' trainings moved
+    from the fast type to the slow one."""
+    table, _ = Rates().rates("resnet18", 64, TYPES, (1,))
+    rates = reported(
+        "resnet18", (GAMES, "v100", 1, None, 632.0, 94.0), (GAMES, "k80", 1, None, 639.0, 94.0)
+    )
+    after, _ = rates.rates("resnet18", 64, TYPES, (1,), uid=PHYS)
+    least = table[0, 0] / table[2, 0] / RATIO_MOST
+    assert after[0, 0] / after[2, 0] == pytest.approx(least) and least > 2
+    # His own trainings are as he measured them.
+    mine, _ = rates.rates("resnet18", None, TYPES, (1,), uid=GAMES)
+    np.testing.assert_allclose(mine[[0, 2], 0], [632, 639])
+
+
+@pytest.mark.parametrize("kind", ["v100", "k80"])
+def test_reports_of_one_type_scale_the_model_as_a_whole(kind: str) -> None:
+    table, _ = Rates().rates("resnet18", 64, TYPES, COUNTS)
+    speed = table[TYPES.index(kind), 0] * 3
+    rates = reported("resnet18", (GAMES, kind, 1, 64, speed, 94.0))
+    after, _ = rates.rates("resnet18", 64, TYPES, COUNTS, uid=PHYS)
+    np.testing.assert_allclose(after, table * 3)
+
+
+def test_of_a_model_in_no_table_others_say_how_fast_it_is_and_within_bounds_where() -> None:
+    guess, _ = Rates().rates("own", 64, ("v100", "k80"), (1,))
+    speeds = guess[:, 0] * [20.0, 20.0 * 1.3]
+    found = [(GAMES, "v100", 1, 64, speeds[0], 94.0), (GAMES, "k80", 1, 64, speeds[1], 94.0)]
+    rates = reported("own", *found)
+    after, known = rates.rates("own", 64, ("v100", "k80"), (1,), uid=PHYS)
+    assert rates.anchored("own") and known.all()
+    np.testing.assert_allclose(after[:, 0], speeds)
+    said = rates.source("own", "v100", 1, 64, uid=PHYS)
+    assert said == "measured by other users (1 run, 94 s)"
+    # One who runs on k80 himself, as fast, keeps what others found of the ratio.
+    rates.record(RateSample("own", "k80", 1, 64, speeds[1], 94.0, uid=PHYS))
+    mine, _ = rates.rates("own", 64, ("v100", "k80"), (1,), uid=PHYS)
+    np.testing.assert_allclose(mine[:, 0], speeds)
+    assert rates.source("own", "k80", 1, 64, uid=PHYS) == "measured (1 run, 94 s)"
+
+
+def test_the_words_say_whether_what_others_measured_counts_in_full() -> None:
+    table, _ = Rates().rates("resnet18", 64, TYPES, (1,))
+    found = [(GAMES, "v100", 1, 64, 632.0, 94.0), (GAMES, "k80", 1, 64, 639.0, 94.0)]
+    rates = reported("resnet18", *found)
+    within = "table (Gavel), corrected within bounds by what other users measured (1 run, 94 s)"
+    assert rates.source("resnet18", "v100", 1, 64, uid=PHYS) == within
+    assert rates.source("resnet18", "k80", 1, 64, uid=PHYS) == within
+    by_others = "table (Gavel), corrected by what other users measured"
+    assert rates.source("resnet18", "p100", 1, 64, uid=PHYS) == by_others
+    assert rates.source("resnet18", "v100", 1, 64, uid=GAMES) == "measured (1 run, 94 s)"
+    agreed = reported("resnet18", (GAMES, "v100", 1, 64, table[0, 0] * 1.2, 94.0))
+    said = agreed.source("resnet18", "v100", 1, 64, uid=PHYS)
+    assert said == "measured by other users (1 run, 94 s)"
+    # Of a type that the user ran on himself, with another number of GPUs, the own runs count.
+    rates.record(RateSample("resnet18", "v100", 2, 64, 3000.0, 94.0, uid=PHYS))
+    said = rates.source("resnet18", "v100", 1, 64, uid=PHYS)
+    assert said == "table (Gavel), corrected by what was measured"
