@@ -19,9 +19,13 @@ _LONGEST = 127
 """Bytes of a ``#!`` line that every Linux kernel reads."""
 _DIRECT = re.compile(r"#![^\n]*python[0-9.]*(?: -IS?)?\n")
 _BY_SHELL = re.compile(
-    r"#!/bin/sh\n'''exec' (\"?[^\n\"]*python[0-9.]*\"?)(?: -IS?)? \"\$0\" \"\$@\"\n' '''\n"
+    r"#!/bin/(?:ba)?sh(?: -p)?\n"
+    r"'''exec' (\"?[^\n\"]*python[0-9.]*\"?)(?: -IS?)? \"\$0\" \"\$@\"\n' '''\n"
 )
 """What pip writes where the path to Python is long or has blanks."""
+_SHELL = "/bin/bash -p" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+"""For such a path: dash, Debian's sh, drops variables whose names it could not set, as those of the
+functions that a bash exports (``module``), and so would the job. ``-p``: without BASH_ENV."""
 _OWN_PATH = re.compile(r"(?<=\n)sys\.path\.append\(.*\)\n")
 
 
@@ -33,7 +37,7 @@ def isolated(text: str, python: str, options: str = "-I", library: str = "") -> 
     if head is None:
         return text
     if len(line.encode()) > _LONGEST or " " in python:
-        line = f"#!/bin/sh\n'''exec' \"{python}\" {options} \"$0\" \"$@\"\n' '''\n"
+        line = f"#!{_SHELL}\n'''exec' \"{python}\" {options} \"$0\" \"$@\"\n' '''\n"
     body = _OWN_PATH.sub("", text[head.end() :])
     if "S" in options:
         body = body.replace("\nfrom ", f"\nsys.path.append({library!r})\nfrom ", 1)

@@ -1,5 +1,6 @@
 """Our programs start Python with -I, whatever is in a user's environment."""
 
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +28,24 @@ def test_a_path_that_no_kernel_reads_goes_by_the_shell_as_pip_does_it(python):
     assert isolated(once, python) == once
     # A Debian package is built in a folder with a long name and lies in another one.
     assert isolated(plain, PYTHON) == f"#!{PYTHON} -I\n{BODY}"
+
+
+@pytest.mark.skipif(not os.access("/bin/bash", os.X_OK), reason="there is no bash")
+def test_behind_such_a_path_the_job_has_all_variables_of_its_user(tmp_path):
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    (folder / "python").symlink_to(sys.executable)
+    python = f"{folder}/python"
+    plain = f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
+    plain += "import json, os\nprint(json.dumps(dict(os.environ)))\n"
+    program = tmp_path / "program"
+    program.write_text(isolated(plain, python))
+    program.chmod(0o755)
+    (tmp_path / "start").write_text("echo a user's file was read\n")
+    user = {"BASH_FUNC_module%%": "() {  echo loaded\n}", "TEST_ENV_17.14": "123"}
+    env = {"PATH": os.defpath, "BASH_ENV": str(tmp_path / "start"), **user}
+    done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+    assert env.items() <= json.loads(done.stdout).items()
 
 
 def test_without_site_a_program_finds_its_package_by_its_own_path():
