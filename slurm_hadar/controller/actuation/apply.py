@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import requeued_list
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.entry_details import (
     action_details,
@@ -268,7 +269,11 @@ def ask_to_save(
     declared = action.job.declaration or Declaration()
     asks = declared.asks
     nonce = secrets.token_hex(8)
-    of_move = move_details(action, context.steering_of(action.job), context.store)
+    known = context.steering_of(action.job)
+    of_move = {
+        **move_details(action, known, context.store),
+        **requeued_list.details(action, known, context.config),
+    }
     details = {**action_details(action), **hopes, "save": nonce, **of_move}
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     if declared.habit in UNASKED:

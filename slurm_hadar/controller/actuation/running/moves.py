@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation import owner_changes
+from slurm_hadar.controller.actuation import owner_changes, requeued_list
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
@@ -203,15 +203,36 @@ def _requeue(
         return said
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
+    gone: list[Entry] = []
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
+            gone.append(entry)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
             said += write_unmoved_plan(context, jobs[entry.id])
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
+    _read_lists(context, gone)
     return said
+
+
+def _read_lists(context: ActionContext, entries: Sequence[Entry]) -> None:
+    """Keep the lists of partitions that the requeue has brought back, before their owners can
+    change them. One query, where a list is not known."""
+    wanted = {entry.job: entry for entry in entries if requeued_list.wanted(entry.details)}
+    if not wanted:
+        return
+    try:
+        shown = context.cluster.read_jobs(list(wanted))
+    except SlurmError:
+        # The list is compared with what is known of it.
+        return
+    for job in shown:
+        entry = wanted.get(job.id)
+        found = requeued_list.with_list(entry.details, job) if entry is not None else None
+        if entry is not None and found is not None:
+            context.store.keep_details(entry.id, found)
 
 
 def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
@@ -234,7 +255,8 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     # What the move itself writes, where it was sent before and not answered, is ours too.
     sent = steering_of(entry.details, 0.0).wrote
     ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
-    return steering_store.changed_by_others(job, ours, context.config, now)
+    found = steering_store.changed_by_others(job, ours, context.config, now)
+    return (*found, requeued_list.FIELD) if requeued_list.changed(entry.details, job) else found
 
 
 @dataclass(frozen=True)
