@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
@@ -67,6 +68,8 @@ class ActionContext:
     taken_over: Callable[[], str] = str
     """Why another controller may be active now, so that nothing more is written; empty: none
     may."""
+    requeue_delay_s: float = inf
+    """How far ahead Slurm puts the begin time of a requeued job; inf while that is not known."""
 
     @property
     def in_the_job(self) -> bool:

@@ -11,6 +11,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
@@ -150,7 +151,7 @@ def test_a_job_that_has_its_signal_leaves_anyway(context):
 
 
 def requeued(**more):
-    return job("1", restarts=1, submit_s=NOW - 10, **{"partitions": LIST, **more})
+    return job("1", **{"restarts": 1, "submit_s": NOW - 10, "partitions": LIST, **more})
 
 
 @pytest.mark.parametrize(
@@ -354,3 +355,75 @@ def test_only_the_requeued_attempt_tells_the_list(grouped):
         back("v100", "p100"),
     ):
         assert requeued_list.with_list(details, other) is None
+
+
+# -- the begin time ------------------------------------------------------------------------------
+
+LATER = {"eligible_s": NOW + 1800, "start_s": NOW + 1800}
+THEN = "its begin time was changed while it moved, and stays so"
+
+
+@pytest.fixture
+def delayed(context):
+    return replace(context, requeue_delay_s=121.0)
+
+
+def test_a_begin_time_that_its_owner_sets_meanwhile_stays(delayed):
+    outcome, said = advanced(delayed, requeued(declaration=declared(), **LATER), requeued=True)
+    assert delayed.cluster.sent == [] and delayed.store.open_entries() == []
+    assert outcome == THEN and said == (f"job 1: {THEN}, and Slurm starts it then",)
+    assert read_plan(delayed.config.site.exchange_dir, "1", (os.getuid(),)) is None
+    kept = decode(delayed.store.steerings(["1"])["1"])
+    # The move wrote nothing, so nothing is to be given back.
+    assert kept.moves == 1 and not (kept.gpus or kept.was or kept.wrote or kept.foreign)
+
+
+def test_it_stays_beside_another_change_of_its_owner(delayed):
+    stood = {"stood": {"Features": "", "Partition": "v100,p100,k80"}}
+    shown = requeued(declaration=declared(), partitions=("k80",), **LATER)
+    outcome, _ = advanced(delayed, shown, {**TO_P100, **stood}, requeued=True)
+    assert outcome == "Partition and its begin time were changed while it moved, and stay so"
+    assert delayed.cluster.sent == []
+    assert decode(delayed.store.steerings(["1"])["1"]).foreign == ("Partition",)
+
+
+def test_what_its_owner_excludes_is_left_out_at_that_time_too(delayed):
+    now = declared(types=("k80",))
+    outcome, _ = advanced(delayed, requeued(declaration=now, **LATER), requeued=True)
+    assert delayed.cluster.sent == [{"Partition": "k80"}]
+    assert outcome == f"its owner declared types=k80 meanwhile, without p100; {THEN}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"eligible_s": NOW - 10 + 121},
+        {"eligible_s": NOW - 10 + 125},
+        # The controller's own, before an update that was not answered.
+        {"submit_s": NOW - 119, "eligible_s": NOW + 59},
+        # The clock was set back by an hour since.
+        {"submit_s": NOW + 3600, "eligible_s": NOW + 3721},
+    ],
+)
+def test_slurms_own_begin_time_is_taken_away(delayed, more):
+    shown = requeued(declaration=declared(), **more)
+    assert advanced(delayed, shown, requeued=True)[0] == "moved"
+    assert delayed.cluster.sent[0]["StartTime"].startswith("now")
+
+
+def test_where_slurms_delay_is_not_known_no_begin_time_is_its_owners(context):
+    shown = requeued(declaration=declared(), **LATER)
+    assert advanced(context, shown, requeued=True)[0] == "moved"
+
+
+def test_a_job_that_came_back_at_its_time_limit_keeps_it_too(delayed):
+    chained = {**TO_P100, "gpus": {}, "nodes": {}, "fields": {}, chaining.DETAIL: {}}
+    outcome, _ = advanced(delayed, requeued(declaration=declared(), **LATER), chained, True)
+    assert outcome == THEN and delayed.cluster.sent == []
+
+
+def test_a_stop_leaves_the_begin_time_as_it_is(delayed):
+    stop = {**TO_P100, "gpus": {}, "nodes": {}, "fields": {}}
+    outcome, _ = advanced(delayed, requeued(declaration=declared(), **LATER), stop, True)
+    assert outcome == "stopped"
+    assert delayed.cluster.sent == [{"StartTime": f"uts{NOW + 1800:.0f}"}]
