@@ -36,7 +36,7 @@ def details(action: Action, known: Steering, config: Config) -> dict[str, object
     return {_RAN_IN: list(action.job.partitions), _KNOWN: list(lists)}
 
 
-def wanted(entry: Mapping[str, object]) -> bool:
+def is_unread(entry: Mapping[str, object]) -> bool:
     """Whether the list of a move with these details is to be read after its requeue."""
     stood = entry.get("stood")
     return isinstance(stood, dict) and FIELD not in stood and _RAN_IN in entry
@@ -58,7 +58,7 @@ def with_list(entry: Mapping[str, object], job: Job) -> dict[str, object] | None
 def changed(entry: Mapping[str, object], job: Job) -> bool:
     """Whether a requeued job, of which the list was not read in time, has one that it cannot have
     been given before its move."""
-    if not wanted(entry):
+    if not is_unread(entry):
         return False
     fields, shown = entry.get("fields"), {*job.partitions}
     written = str(fields.get(FIELD, "")).split(",") if isinstance(fields, dict) else []

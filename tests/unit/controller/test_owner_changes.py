@@ -334,15 +334,15 @@ def test_what_a_tick_wrote_or_an_update_without_an_answer_is_no_change(grouped):
     # Of one that a tick wrote, and Slurm took, nothing is asked.
     grouped.store.end(grouped.store.open_entries()[0].id, "over", NOW)
     known = Steering(wrote={"Partition": "k80,p100"})
-    assert not requeued_list.wanted(asked(grouped, known).details)
+    assert not requeued_list.is_unread(asked(grouped, known).details)
 
 
 def test_nothing_is_read_of_moves_that_leave_the_list_or_of_earlier_releases(grouped):
     stood = {"Features": "", "Partition": "k80"}
     for details in ({}, {"stood": {"Features": ""}}, {"stood": stood, "ran_in": ["k80"]}):
-        assert not requeued_list.wanted(details)
+        assert not requeued_list.is_unread(details)
         assert not requeued_list.changed(details, back("other"))
-    assert not requeued_list.wanted(asked(grouped, fields={}).details)
+    assert not requeued_list.is_unread(asked(grouped, fields={}).details)
 
 
 def test_only_the_requeued_attempt_tells_the_list(grouped):

@@ -221,16 +221,16 @@ def _requeue(
 def _read_lists(context: ActionContext, entries: Sequence[Entry]) -> None:
     """Keep the lists of partitions that the requeue has brought back, before their owners can
     change them. One query, where a list is not known."""
-    wanted = {entry.job: entry for entry in entries if requeued_list.wanted(entry.details)}
-    if not wanted:
+    unread = {entry.job: entry for entry in entries if requeued_list.is_unread(entry.details)}
+    if not unread:
         return
     try:
-        shown = context.cluster.read_jobs(list(wanted))
+        shown = context.cluster.read_jobs(list(unread))
     except SlurmError:
         # The list is compared with what is known of it.
         return
     for job in shown:
-        entry = wanted.get(job.id)
+        entry = unread.get(job.id)
         found = requeued_list.with_list(entry.details, job) if entry is not None else None
         if entry is not None and found is not None:
             context.store.keep_details(entry.id, found)
