@@ -104,6 +104,11 @@ def doubts(
             f"--no-requeue keeps the job where it starts, so checkpoint={declaration.habit} has no "
             "effect; submit it without --no-requeue"
         )
+    if declaration.may_move and (held.get("open-mode") or "").lower().startswith("t"):
+        yield (
+            f"--open-mode={held['open-mode']}: a move writes the job's output file anew, and what "
+            "it printed before is lost; leave the option out to keep it"
+        )
     yield from _of_backfill(declaration, held, site)
     yield from _of_several_nodes(declaration, held, site)
     yield from _of_the_model(declaration.model, site)

@@ -37,6 +37,11 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 _MOST_TASKS = 10_000
 """Tasks of one array that a command changes at most where they differ."""
 
+_TRUNCATED = (
+    "a move writes its output file anew, and what it printed before is lost, unless it was "
+    "submitted with --open-mode=append, which hbatch adds beside checkpoint="
+)
+
 JobArgument = Annotated[str, typer.Argument(help="Job ID, such as 123 or 84_2.")]
 
 
@@ -158,7 +163,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
     """Change the declaration of a job; returns the jobs with the new one."""
     site = load_to_ask(config)
     cluster = cluster_of(site)
-    changes, changed, doubts = [], list[Job](), list[str]()
+    changes, changed, doubts, truncated = [], list[Job](), list[str](), list[str]()
     keys = {word.partition("=")[0] for word in words}
     changes_types = not keys.isdisjoint(("types", "gpu_mem", "gpu-mem"))
     for found in _find(cluster, job):
@@ -169,6 +174,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
         if shown is None and not declared.off:
             doubts.append(f"job {found.id}: it declared nothing before and is a managed job from "
                           f"now on; undo with: hadar optout {found.id}")  # fmt: skip
+        if _becomes_movable(found, declared):
+            truncated.append(found.id)
         fields: dict[str, str] = {}
         before = found.declaration
         if before and changes_types:
@@ -184,9 +191,27 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
         changes.append(Update(found.id, {**fields, "Comment": comment}))
         changed.append(replace(found, declaration=declared))
     _send(cluster, changes)
+    if truncated and not _appends(cluster):
+        doubts += [f"job {id_}: {_TRUNCATED}" for id_ in truncated]
     for doubt in doubts:
         print(f"hadar: {doubt}", file=sys.stderr)
     return changed
+
+
+def _becomes_movable(job: Job, declared: Declaration) -> bool:
+    """Whether the job may be moved from now on, and hbatch had no reason to open its output file in
+    append mode. How the file is opened Slurm does not show."""
+    before = job.declaration.checkpoint if job.declaration is not None else ""
+    return declared.may_move and not (declared.off or before) and job.batch
+
+
+def _appends(cluster: Cluster) -> bool:
+    """Whether the site's Slurm appends to output files where the submit does not say."""
+    try:
+        return cluster.read_config().get("JobFileAppend", "0") == "1"
+    except HadarError:
+        # What is said holds for most sites.
+        return False
 
 
 def _acts(site: Config) -> bool:

@@ -247,6 +247,7 @@ class Controller:
             self._clock,
             self.rules.ages,
             lambda: taken_over(self.config, time.time()),
+            self.rules.requeue_delay_s,
         )
 
     def _news(self, seen: Observed, mode: _Mode) -> tuple[list[str], list[str]]:

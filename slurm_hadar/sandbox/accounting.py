@@ -20,6 +20,8 @@ DAEMONS = ("mariadbd", "slurmdbd")
 """In the order in which they start."""
 
 _CURE = "apt-get install slurmdbd mariadb-server-core mariadb-client-core"
+_PLUGINS = ("lib*/slurm", "lib*/slurm-wlm", "lib*/*/slurm", "lib*/*/slurm-wlm")
+"""Under the prefix of a Slurm: where its plugins are."""
 _SMALL = (
     "--innodb-buffer-pool-size=16M",
     "--innodb-log-file-size=4M",
@@ -31,14 +33,30 @@ _SMALL = (
 
 
 def find(tools: Programs) -> dict[str, Path]:
-    """The programs by name. Raises HadarError for one that is missing, with the cure."""
+    """The programs by name. Raises HadarError, with the cure, for one that is missing, and where
+    slurmdbd has no plugin for a database."""
     path = tools.path
     names = ("mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd", "setsid")
     found = {name: shutil.which(name, path=path) for name in names}
     missing = [name for name, where in found.items() if where is None]
     if missing:
         raise HadarError(f"a sandbox with accounting finds no {missing[0]} on PATH; {_CURE}")
+    _require_plugin(Path(found["slurmdbd"] or ""))
     return {name: Path(where) for name, where in found.items() if where is not None}
+
+
+def _require_plugin(slurmdbd: Path) -> None:
+    """Raises HadarError where this slurmdbd surely has no plugin for a database: a Slurm that was
+    built without MySQL's client library."""
+    prefix = slurmdbd.resolve().parent.parent
+    folders = [found for pattern in _PLUGINS for found in sorted(prefix.glob(pattern))]
+    ours = [folder for folder in folders if (folder / "accounting_storage_slurmdbd.so").exists()]
+    if ours and not any((folder / "accounting_storage_mysql.so").exists() for folder in ours):
+        raise HadarError(
+            f"a sandbox with accounting needs accounting_storage_mysql.so, which {ours[0]} does "
+            "not have: on Debian apt-get install slurm-wlm-mysql-plugin, else build Slurm where "
+            "MariaDB's client library is (libmariadb-dev)"
+        )
 
 
 def slurm_conf(places: SandboxPaths, port: int) -> list[str]:

@@ -86,12 +86,12 @@ class Sandbox:
         tools = programs.find(slurm_prefix)
         if not time_scale > 0:
             raise UsageError(f"time_scale is {time_scale:g}; it must be above 0")
+        if with_accounting:
+            accounting.find(tools)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
-        if with_accounting:
-            accounting.find(tools)
         names = ["", *layout.started, *([accounting.PORT] if with_accounting else [])]
         with places.locked(folder), Ports(len(names)) as ports:
             _make_way(folder)

@@ -8,9 +8,11 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import requeued_list
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.entry_details import (
     action_details,
@@ -66,6 +68,8 @@ class ActionContext:
     taken_over: Callable[[], str] = str
     """Why another controller may be active now, so that nothing more is written; empty: none
     may."""
+    requeue_delay_s: float = inf
+    """How far ahead Slurm puts the begin time of a requeued job; inf while that is not known."""
 
     @property
     def in_the_job(self) -> bool:
@@ -268,7 +272,11 @@ def ask_to_save(
     declared = action.job.declaration or Declaration()
     asks = declared.asks
     nonce = secrets.token_hex(8)
-    of_move = move_details(action, context.steering_of(action.job), context.store)
+    known = context.steering_of(action.job)
+    of_move = {
+        **move_details(action, known, context.store),
+        **requeued_list.details(action, known, context.config),
+    }
     details = {**action_details(action), **hopes, "save": nonce, **of_move}
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     if declared.habit in UNASKED:

@@ -135,6 +135,12 @@ class Store:
             (phase, now, f" {phase}@{now!r}", entry),
         )
 
+    def keep_details(self, entry: int, details: Mapping[str, object]) -> None:
+        """The action's details, with what was learned of it since it began."""
+        self.connection.execute(
+            "UPDATE journal SET details=? WHERE id=?", (json.dumps(details), entry)
+        )
+
     def end(self, entry: int, outcome: str, now: float) -> None:
         """The action is over; ``outcome`` is a sentence for the operator."""
         self.connection.execute(

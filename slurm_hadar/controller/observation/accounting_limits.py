@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
@@ -18,6 +19,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.limits import AccountLimits
+from slurm_hadar.slurm.times import requeue_delay_s
 
 _ASK_AGAIN_S = 600.0
 _NO_LABELS = ("", "none", "(null)", "n/a")
@@ -54,10 +56,11 @@ def refuse_root(config: Config) -> None:
 
 class AccountingLimits:
     """The configuration is read at the beginning of every tick: what ``scontrol reconfigure`` hides
-    (PrivateData), the next tick hides. Limits are read every ten minutes. Which scheduler Slurm has
-    and what it hides count in every mode. All else binds a site's controller only: an owner's own
-    updates are judged by Slurm, and a sandbox has no users to protect. Limits on minutes bind every
-    requeue, so an owner's controller looks at them too when it means to move a job."""
+    (PrivateData), the next tick hides. Limits are read every ten minutes. Which scheduler Slurm
+    has, what it hides and how long it delays a requeued job count in every mode. All else binds a
+    site's controller only: an owner's own updates are judged by Slurm, and a sandbox has no users
+    to protect. Limits on minutes bind every requeue, so an owner's controller looks at them too
+    when it means to move a job."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
@@ -78,6 +81,8 @@ class AccountingLimits:
         self.takes_as_typed = False
         """Whether a job without a partition surely gets Slurm's default one: no plugin of a submit
         may choose another."""
+        self.requeue_delay_s = inf
+        """See :func:`slurm_hadar.slurm.times.requeue_delay_s`; inf while that is not known."""
         self._enforced = False
         self._limits: AccountLimits | None = None
 
@@ -111,6 +116,7 @@ class AccountingLimits:
             self.ages = settings.get("PriorityType", "") == "priority/multifactor"
             hidden = settings.get("PrivateData", "").lower().split(",")
             self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
+        self.requeue_delay_s = requeue_delay_s(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
         self.takes_as_typed = all(name in ("", "(null)") for name in names)

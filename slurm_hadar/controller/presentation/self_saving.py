@@ -112,6 +112,8 @@ def watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Prob
             (
                 "without a leading / the path counts from the folder in which the watcher was "
                 f"started: ls -l {path}",
+                "a checkpoint is whole when nothing that matches has changed for 3 s: save less "
+                "often than that, or name a path that changes at each save only",
                 f"hadar set {job.id} checkpoint=watch:PATH counts from its next start",
             ),
         )

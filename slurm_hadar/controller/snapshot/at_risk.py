@@ -47,7 +47,9 @@ def why_unknown(job: Job, progress: Progress | None, now: float) -> str:
         return "its watcher has not reported since it started"
     if progress.checkpoint is None:
         return (
-            "its watcher sees no whole checkpoint now: there is none yet, or one is being written"
+            "its watcher sees no whole checkpoint now: there is none yet, or one is being written "
+            "(whole is what has not changed for 3 s; a job that saves more often than that has to "
+            "save less often)"
         )
     return f"its watcher has not reported for more than {FRESH_S:.0f} s"
 

@@ -3,6 +3,7 @@
 import os
 import pwd
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hand_made import NOW, config, job
@@ -118,6 +119,16 @@ def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
     slurm.settings["SchedulerType"] = "sched/backfill"
     rules.read(NOW + 601)
     assert not rules.in_order
+
+
+@pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
+def test_how_long_slurm_delays_a_requeued_job_counts_whoever_controls(rights):
+    slurm = Slurm()
+    rules = AccountingLimits(slurm, config(f'[site]\nrights = "{rights}"\n'))
+    assert rules.requeue_delay_s == inf
+    slurm.settings["AuthInfo"] = "cred_expire=30"
+    rules.read(NOW)
+    assert rules.requeue_delay_s == 31
 
 
 ME = "root"

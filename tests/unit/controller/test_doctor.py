@@ -14,6 +14,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
+from slurm_hadar.controller.snapshot.at_risk import why_unknown
 from slurm_hadar.controller.snapshot.eligibility import schedulable_jobs
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError, UsageError
@@ -24,6 +25,7 @@ from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.reports import text
 from slurm_hadar.reports.job_report import format_report
+from slurm_hadar.runtime.watch import STABLE_S
 
 ALIVE = Heartbeat("here", 1, "act", NOW - 20, 60.0)
 HERE = {"k1": {"k80": 1}}
@@ -634,6 +636,15 @@ def test_a_watcher_that_is_missing_or_sees_nothing_is_reported(site, said, says,
     if says:
         assert says in found[0].what and cure in " ".join(found[0].cures)
     assert wrong(site, replace(here, start_s=NOW - 30), progress=None) == []
+
+
+def test_a_job_that_saves_all_the_time_is_told_to_save_less_often(site):
+    declared = Declaration(("m"), checkpoint="watch:/x/%j/ck-*.pt")
+    here = running("1", HERE, start_s=NOW - 400, declaration=declared)
+    (found,) = wrong(site, here, progress=report(checkpoint=None))
+    reason = why_unknown(here, report(checkpoint=None), NOW)
+    for words in (" ".join(found.cures), reason):
+        assert f"changed for {STABLE_S:.0f} s" in words and "save less often" in words
 
 
 def test_the_time_that_the_owner_declared_is_said(site, store):

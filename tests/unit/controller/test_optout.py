@@ -69,12 +69,13 @@ def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
 def one_job(monkeypatch):
     """Set what Slurm shows of the one job; returns the updates that were sent."""
 
-    def show(shown, site=None):
+    def show(shown, site=None, settings=None):
         sent = []
         slurm = SimpleNamespace(
             read_jobs=lambda *_, **__: [shown],
             slurm_version=(24, 11, 5),
             notes=[],
+            read_config=lambda: settings or {},
             apply=lambda changes: [sent.append(one) for one in changes],
         )
         monkeypatch.setattr(jobs, "load_to_ask", lambda _: site or config())
@@ -117,6 +118,39 @@ def test_set_says_that_it_makes_a_job_a_managed_one(one_job, capsys, declared, w
     jobs._change("7", None, words)
     said = capsys.readouterr().err
     assert says in said and bool(says) == bool(said)
+
+
+ANEW = "job 7: a move writes its output file anew"
+
+
+@pytest.mark.parametrize(
+    ("declared", "words", "says"),
+    [
+        (None, ["checkpoint=yes"], True),
+        (None, ["checkpoint=watch:/ck", "lose=9"], True),
+        (Declaration(types=("v100",)), ["checkpoint=restart", "lose=9"], True),
+        # hbatch has added --open-mode=append.
+        (Declaration(checkpoint="yes"), ["checkpoint=signal"], False),
+        (None, ["checkpoint=yes", "pin=yes"], False),
+        (None, ["types=v100"], False),
+    ],
+)
+def test_set_says_that_a_move_truncates_what_the_job_printed(
+    one_job, capsys, declared, words, says
+):
+    one_job(job("7", declaration=declared))
+    jobs._change("7", None, words)
+    assert (ANEW in capsys.readouterr().err) is says
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({}, True), ({"JobFileAppend": "0"}, True), ({"JobFileAppend": "1"}, False)],
+)
+def test_where_the_site_appends_there_is_nothing_to_say(one_job, capsys, settings, says):
+    one_job(job("7", declaration=None), settings=settings)
+    jobs._change("7", None, ["checkpoint=yes"])
+    assert (ANEW in capsys.readouterr().err) is says
 
 
 @pytest.mark.parametrize("command", [pin, optout])

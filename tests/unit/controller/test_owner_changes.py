@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job, nodes, running
 
-from slurm_hadar.controller.actuation.apply import ActionContext
+from slurm_hadar.controller.actuation import requeued_list
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
@@ -34,10 +37,10 @@ class Slurm:
     """It takes every request."""
 
     def __init__(self):
-        self.sent, self.requeued = [], []
+        self.sent, self.requeued, self.shown = [], [], []
 
     def read_jobs(self, ids):
-        return []
+        return [one for one in self.shown if one.id in ids]
 
     def read_mail_types(self, ids):
         return {}
@@ -148,7 +151,7 @@ def test_a_job_that_has_its_signal_leaves_anyway(context):
 
 
 def requeued(**more):
-    return job("1", restarts=1, submit_s=NOW - 10, **{"partitions": LIST, **more})
+    return job("1", **{"restarts": 1, "submit_s": NOW - 10, "partitions": LIST, **more})
 
 
 @pytest.mark.parametrize(
@@ -229,3 +232,198 @@ def test_a_pin_of_a_job_that_waits_already_is_for_where_it_will_run(context):
 def test_one_that_is_leaving_is_waited_for(context):
     now = declared(types=("k80",))
     assert advanced(context, job("1", JobState.COMPLETING, declaration=now))[0] is None
+
+
+# -- the list of partitions, where no tick wrote it ----------------------------------------------
+
+OF_GPU = declared(partitions=("gpu",))
+
+
+@pytest.fixture
+def grouped(context):
+    groups = context.config.partitions.model_copy(update={"groups": {"gpu": list(LIST)}})
+    return replace(context, config=context.config.model_copy(update={"partitions": groups}))
+
+
+def asked(context, known=None, fields=TO_P100["fields"]):
+    """The details of a move to p100 of a job of hbatch's that runs on k80."""
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=OF_GPU)
+    if known:
+        context.keep(here, known)
+    ours = Steering(gpus={"p100": 1}, time=NOW, was={"Partition": "gpu"}, wrote=fields)
+    ask_to_save(context, Action(Kind.MOVE, here, fields, ours, "why"), False, NOW - 12)
+    (entry,) = context.store.open_entries()
+    return entry
+
+
+def back(*partitions, state=JobState.PENDING, **more):
+    usual = {"restarts": 1, "submit_s": NOW - 10, "declaration": OF_GPU, "partitions": partitions}
+    return job("1", state, **{**usual, **more})
+
+
+HBATCHS = ("k80", "v100", "p100")
+
+
+@pytest.mark.parametrize(
+    ("typed", "theirs"),
+    [
+        (HBATCHS, False),
+        # Its order says nothing.
+        (LIST, False),
+        (("k80",), True),
+        (("p100", "k80"), True),
+        (("gpu",), True),
+    ],
+)
+def test_a_list_that_was_read_right_after_the_requeue_is_the_one_to_compare(grouped, typed, theirs):
+    entry = asked(grouped)
+    progress = replace(SAVED, ack=Ack(entry.details["save"], NOW - 1, 1))
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=OF_GPU)
+    grouped.cluster.shown = [back(*HBATCHS, state=JobState.COMPLETING)]
+    advance(grouped, {"1": here}, {"1": progress}, NOW)
+    assert grouped.cluster.requeued == ["1"]
+    advance(grouped, {"1": back(*typed, submit_s=NOW)}, {}, NOW + 2)
+    sent = {} if theirs else {"Partition": "p100,v100,k80"}
+    assert grouped.cluster.sent == [{**sent, "StartTime": "now"}]
+    kept = decode(grouped.store.steerings(["1"])["1"])
+    assert kept.foreign == (("Partition",) if theirs else ())
+    says = "Partition was changed while it moved, and stays so" if theirs else "moved"
+    assert grouped.store.history("1")[0].outcome == says
+
+
+@pytest.mark.parametrize("narrow", [("k80",), ("k80", "v100")])
+def test_a_list_without_the_type_of_the_move_may_be_hbatchs(grouped, narrow):
+    """It omits slow types; the move widens the list."""
+    entry = asked(grouped)
+    progress = replace(SAVED, ack=Ack(entry.details["save"], NOW - 1, 1))
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=OF_GPU)
+    grouped.cluster.shown = [back(*narrow, state=JobState.COMPLETING)]
+    advance(grouped, {"1": here}, {"1": progress}, NOW)
+    advance(grouped, {"1": back(*narrow, submit_s=NOW)}, {}, NOW + 2)
+    assert grouped.store.history("1")[0].outcome == "moved"
+
+
+@pytest.mark.parametrize(
+    ("typed", "theirs"),
+    [
+        (HBATCHS, False),
+        # As hbatch leaves a slow type out.
+        (("k80", "p100"), False),
+        # It ran in k80.
+        (("gpu",), True),
+        (("k80",), True),
+        (("k80", "v100"), True),
+        (("p100",), True),
+        (("k80", "p100", "other"), True),
+    ],
+)
+def test_a_list_that_was_not_read_is_compared_with_what_it_can_have_been(grouped, typed, theirs):
+    """As of a job that requeues itself."""
+    entry = asked(grouped)
+    grouped.store.advance(entry.id, "requeued", NOW - 10.5)
+    advance(grouped, {"1": back(*typed)}, {}, NOW)
+    assert ("Partition" in grouped.cluster.sent[0]) is not theirs
+    assert (grouped.store.history("1")[0].outcome == "moved") is not theirs
+
+
+def test_what_a_tick_wrote_or_an_update_without_an_answer_is_no_change(grouped):
+    unsure = Steering(wrote={"Partition": "k80,p100"}, unsure={"Partition": "k80,v100"})
+    details = asked(grouped, unsure).details
+    for listed in (("k80", "p100"), ("k80", "v100"), ("p100", "v100", "k80")):
+        assert not requeued_list.changed(details, back(*listed))
+    # Of one that a tick wrote, and Slurm took, nothing is asked.
+    grouped.store.end(grouped.store.open_entries()[0].id, "over", NOW)
+    known = Steering(wrote={"Partition": "k80,p100"})
+    assert not requeued_list.is_unread(asked(grouped, known).details)
+
+
+def test_nothing_is_read_of_moves_that_leave_the_list_or_of_earlier_releases(grouped):
+    stood = {"Features": "", "Partition": "k80"}
+    for details in ({}, {"stood": {"Features": ""}}, {"stood": stood, "ran_in": ["k80"]}):
+        assert not requeued_list.is_unread(details)
+        assert not requeued_list.changed(details, back("other"))
+    assert not requeued_list.is_unread(asked(grouped, fields={}).details)
+
+
+def test_only_the_requeued_attempt_tells_the_list(grouped):
+    details = asked(grouped).details
+    for other in (
+        back(*HBATCHS, restarts=0),
+        back(*HBATCHS, restarts=2),
+        running("1", {"k1": {"k80": 1}}, partitions=("k80",), restarts=1),
+        # Its owner was quicker.
+        back("v100", "p100"),
+    ):
+        assert requeued_list.with_list(details, other) is None
+
+
+# -- the begin time ------------------------------------------------------------------------------
+
+LATER = {"eligible_s": NOW + 1800, "start_s": NOW + 1800}
+THEN = "its begin time was changed while it moved, and stays so"
+
+
+@pytest.fixture
+def delayed(context):
+    return replace(context, requeue_delay_s=121.0)
+
+
+def test_a_begin_time_that_its_owner_sets_meanwhile_stays(delayed):
+    outcome, said = advanced(delayed, requeued(declaration=declared(), **LATER), requeued=True)
+    assert delayed.cluster.sent == [] and delayed.store.open_entries() == []
+    assert outcome == THEN and said == (f"job 1: {THEN}, and Slurm starts it then",)
+    assert read_plan(delayed.config.site.exchange_dir, "1", (os.getuid(),)) is None
+    kept = decode(delayed.store.steerings(["1"])["1"])
+    # The move wrote nothing, so nothing is to be given back.
+    assert kept.moves == 1 and not (kept.gpus or kept.was or kept.wrote or kept.foreign)
+
+
+def test_it_stays_beside_another_change_of_its_owner(delayed):
+    stood = {"stood": {"Features": "", "Partition": "v100,p100,k80"}}
+    shown = requeued(declaration=declared(), partitions=("k80",), **LATER)
+    outcome, _ = advanced(delayed, shown, {**TO_P100, **stood}, requeued=True)
+    assert outcome == "Partition and its begin time were changed while it moved, and stay so"
+    assert delayed.cluster.sent == []
+    assert decode(delayed.store.steerings(["1"])["1"]).foreign == ("Partition",)
+
+
+def test_what_its_owner_excludes_is_left_out_at_that_time_too(delayed):
+    now = declared(types=("k80",))
+    outcome, _ = advanced(delayed, requeued(declaration=now, **LATER), requeued=True)
+    assert delayed.cluster.sent == [{"Partition": "k80"}]
+    assert outcome == f"its owner declared types=k80 meanwhile, without p100; {THEN}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"eligible_s": NOW - 10 + 121},
+        {"eligible_s": NOW - 10 + 125},
+        # The controller's own, before an update that was not answered.
+        {"submit_s": NOW - 119, "eligible_s": NOW + 59},
+        # The clock was set back by an hour since.
+        {"submit_s": NOW + 3600, "eligible_s": NOW + 3721},
+    ],
+)
+def test_slurms_own_begin_time_is_taken_away(delayed, more):
+    shown = requeued(declaration=declared(), **more)
+    assert advanced(delayed, shown, requeued=True)[0] == "moved"
+    assert delayed.cluster.sent[0]["StartTime"].startswith("now")
+
+
+def test_where_slurms_delay_is_not_known_no_begin_time_is_its_owners(context):
+    shown = requeued(declaration=declared(), **LATER)
+    assert advanced(context, shown, requeued=True)[0] == "moved"
+
+
+def test_a_job_that_came_back_at_its_time_limit_keeps_it_too(delayed):
+    chained = {**TO_P100, "gpus": {}, "nodes": {}, "fields": {}, chaining.DETAIL: {}}
+    outcome, _ = advanced(delayed, requeued(declaration=declared(), **LATER), chained, True)
+    assert outcome == THEN and delayed.cluster.sent == []
+
+
+def test_a_stop_leaves_the_begin_time_as_it_is(delayed):
+    stop = {**TO_P100, "gpus": {}, "nodes": {}, "fields": {}}
+    outcome, _ = advanced(delayed, requeued(declaration=declared(), **LATER), stop, True)
+    assert outcome == "stopped"
+    assert delayed.cluster.sent == [{"StartTime": f"uts{NOW + 1800:.0f}"}]

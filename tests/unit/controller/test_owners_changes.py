@@ -120,7 +120,7 @@ def test_what_is_set_in_the_middle_of_a_move_is_kept(context, shown, sent, forei
     assert context.cluster.sent == [{**sent, "StartTime": "now"}]
     stored = decode(context.store.steerings(["1"])["1"])
     assert set(stored.foreign) == foreign and not foreign & {*stored.was, *stored.wrote}
-    assert bool(foreign) == ("was changed while it moved" in said[0]) == (not stored.gpus)
+    assert bool(foreign) == ("changed while it moved" in said[0]) == (not stored.gpus)
     assert context.store.open_entries() == []
 
 

@@ -104,3 +104,43 @@ def test_a_clock_that_was_set_back_keeps_no_job_waiting() -> None:
     again = Job("1", 1, 0, "u", "n", JobState.PENDING, "PENDING", submit_s=4600.0, restarts=1)
     assert times.set_back(again, 1000.0) and not times.set_back(again, 4599.0)
     assert times.at_once(again, 1000.0) == "now+2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "delay_s"),
+    [
+        ({}, 121.0),
+        ({"AuthInfo": "(null)"}, 121.0),
+        ({"AuthInfo": "cred_expire=20,socket=/run/munge"}, 21.0),
+        ({"AuthInfo": "socket=/run/munge,cred_expire=600"}, 601.0),
+        ({"AuthInfo": "cred_expire=20", "SchedulerParameters": "x=1,requeue_delay=300"}, 301.0),
+        ({"AuthInfo": "cred_expire=soon"}, inf),
+    ],
+)
+def test_how_long_slurm_delays_a_requeued_job(settings: dict[str, str], delay_s: float) -> None:
+    assert times.requeue_delay_s(settings) == delay_s
+
+
+@pytest.mark.parametrize(
+    ("begins_s", "now", "set_by_others"),
+    [
+        (1121.0, 1002.0, False),
+        (1125.0, 1002.0, False),
+        (2800.0, 1002.0, True),
+        # Slurm's own, long after the requeue or seen by a clock that was set forth or back.
+        (1121.0, 5000.0, False),
+        (1121.0, -2600.0, False),
+        # Ours, before an update that was not answered.
+        (1180.0, 1120.0, False),
+        (1182.0, 1120.0, False),
+        (1190.0, 1120.0, True),
+    ],
+)
+def test_a_begin_time_later_than_slurms_own_was_set_by_somebody(
+    begins_s: float, now: float, set_by_others: bool
+) -> None:
+    again = Job("1", 1, 0, "u", "n", JobState.PENDING, "PENDING", submit_s=1000.0, restarts=1)
+    again = replace(again, eligible_s=begins_s)
+    assert times.begins_as_set(again, now, 121.0) is set_by_others
+    assert not times.begins_as_set(again, now, inf)
+    assert not times.begins_as_set(replace(again, restarts=0), now, 121.0)

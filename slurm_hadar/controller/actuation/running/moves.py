@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation import owner_changes
+from slurm_hadar.controller.actuation import owner_changes, requeued_list
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
@@ -29,7 +29,8 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
-from slurm_hadar.slurm.times import at_once, begin_time
+from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.times import at_once, begin_time, begins_as_set
 
 _POLL_S = 0.5
 
@@ -203,15 +204,36 @@ def _requeue(
         return said
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
+    gone: list[Entry] = []
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
+            gone.append(entry)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
             said += write_unmoved_plan(context, jobs[entry.id])
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
+    _read_lists(context, gone)
     return said
+
+
+def _read_lists(context: ActionContext, entries: Sequence[Entry]) -> None:
+    """Keep the lists of partitions that the requeue has brought back, before their owners can
+    change them. One query, where a list is not known."""
+    unread = {entry.job: entry for entry in entries if requeued_list.is_unread(entry.details)}
+    if not unread:
+        return
+    try:
+        shown = context.cluster.read_jobs(list(unread))
+    except SlurmError:
+        # The list is compared with what is known of it.
+        return
+    for job in shown:
+        entry = unread.get(job.id)
+        found = requeued_list.with_list(entry.details, job) if entry is not None else None
+        if entry is not None and found is not None:
+            context.store.keep_details(entry.id, found)
 
 
 def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
@@ -234,20 +256,23 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     # What the move itself writes, where it was sent before and not answered, is ours too.
     sent = steering_of(entry.details, 0.0).wrote
     ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
-    return steering_store.changed_by_others(job, ours, context.config, now)
+    found = steering_store.changed_by_others(job, ours, context.config, now)
+    return (*found, requeued_list.FIELD) if requeued_list.changed(entry.details, job) else found
 
 
 @dataclass(frozen=True)
 class _Release:
     """What becomes of a requeued job. ``before``: what is kept of it until Slurm has taken its
     update, ``sure``: from then on; ``changes``: of its fields; ``plan``: for the job, None: it goes
-    by what Slurm gives it; ``left``: why it stays unplaced after all, empty: it does not."""
+    by what Slurm gives it; ``left``: why it stays unplaced after all, empty: it does not;
+    ``starts``: when it starts then."""
 
     before: Steering
     sure: Steering
     changes: dict[str, str]
     plan: JobPlan | None
     left: str = ""
+    starts: str = "and Slurm starts it"
 
 
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
@@ -280,14 +305,14 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             )
         releases.append(one)
         updates.append(context.update(job, one.changes, _until_taken(context, one)))
-    answers = pending.apply(context.cluster, [job for _, job in waiting], updates, now)
+    answers = _sent(context, [job for _, job in waiting], updates, now)
     taken: list[Entry] = []
     for (entry, job), one, error in zip(waiting, releases, answers, strict=True):
         if error is None:
             ours = steering_of(entry.details, now)
             if not ours.gpus:
                 context.keep(job, one.sure)
-            outcome, where = (one.left, "and Slurm starts it") if one.left else _done(ours)
+            outcome, where = (one.left, one.starts) if one.left else _done(ours)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
             if not one.left and ours.gpus and not (job.id in nices and nices[job.id].exact):
@@ -303,13 +328,29 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     return said
 
 
+def _sent(
+    context: ActionContext, jobs: Sequence[Job], updates: Sequence[Update], now: float
+) -> list[SlurmError | None]:
+    """Slurm's answers; None of an update that changes nothing, which is not sent."""
+    answers: list[SlurmError | None] = [None] * len(updates)
+    full = [index for index, update in enumerate(updates) if update.fields]
+    found = pending.apply(
+        context.cluster, [jobs[index] for index in full], [updates[index] for index in full], now
+    )
+    for index, error in zip(full, found, strict=True):
+        answers[index] = error
+    return answers
+
+
 def _release(context: ActionContext, entry: Entry, job: Job, now: float) -> _Release:
     before = context.steering_of(job)
     ours = _steering(context, entry, job, now)
     theirs, excluded = _changed_since(context, entry, job, now), _excluded(context, entry, job)
-    if theirs or excluded:
+    begins = _begins_later(context, entry, job, now)
+    if theirs or excluded or begins:
         # Where it should go is not what its owner wants any more, or may not be.
-        left = excluded or f"{' and '.join(theirs)} was changed while it moved, and stays so"
+        stays = _stays_so((*theirs, *(["its begin time"] if begins else [])))
+        left = excluded or stays
         known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
         known = steering_store.given_up(known, theirs)
         changes: dict[str, str] = {}
@@ -318,6 +359,9 @@ def _release(context: ActionContext, entry: Entry, job: Job, now: float) -> _Rel
             changes, sure = owner_changes.accepted_request(
                 job, known, context.nodes, context.config
             )
+        if begins:
+            left = left if left == stays else f"{left}; {stays}"
+            return _Release(known, sure, changes, None, left, "and Slurm starts it then")
         return _Release(known, sure, _with_start(changes, entry, job, now), None, left)
     (copies, shares), batch = copies_of(entry.details), batch_of_entry(entry.details)
     reason, fields = str(entry.details.get("reason", "")), entry.details.get("fields")
@@ -326,10 +370,24 @@ def _release(context: ActionContext, entry: Entry, job: Job, now: float) -> _Rel
     return _Release(before, ours, changes, plan)
 
 
+def _stays_so(changed: Sequence[str]) -> str:
+    verb, ends = ("was", "s") if len(changed) == 1 else ("were", "")
+    return f"{' and '.join(changed)} {verb} changed while it moved, and stay{ends} so"
+
+
+def _begins_later(context: ActionContext, entry: Entry, job: Job, now: float) -> bool:
+    """Whether somebody else gave it a begin time that the move would take away."""
+    return _may_start_at_once(entry, now) and begins_as_set(job, now, context.requeue_delay_s)
+
+
+def _may_start_at_once(entry: Entry, now: float) -> bool:
+    # Nothing was promised of what a chained job left: it may start again as soon as it is its turn.
+    return bool(steering_of(entry.details, now).gpus) or chaining.DETAIL in entry.details
+
+
 def _with_start(fields: Mapping[str, str], entry: Entry, job: Job, now: float) -> dict[str, str]:
     """The fields with when the job may start."""
-    # Nothing was promised of what a chained job left: it may start again as soon as it is its turn.
-    if steering_of(entry.details, now).gpus or chaining.DETAIL in entry.details:
+    if _may_start_at_once(entry, now):
         return {**fields, "StartTime": at_once(job, now)}
     if not fields:
         # A stop: Slurm's own begin time stays, so that others get what it left.

@@ -1,0 +1,104 @@
+"""What a job's owner types into scontrol while the job is being moved holds, on a real Slurm."""
+
+import time
+
+import pytest
+from conftest import need
+from dictated import Dictated
+from trainings import moves_of
+
+from slurm_hadar.domain.job import JobState
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    need(None)
+    guards = {"min_between_moves_s": 0.0, "max_moves_per_tick": 20}
+    found = Dictated(tmp_path_factory.mktemp("owners"), {"guards": guards})
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def _ends_whole(site):
+    yield
+    site.want = {}
+    jobs = site.slurm.read_jobs()
+    site.ended(*(job.id for job in jobs if job.state is not JobState.FINISHED))
+
+
+@pytest.fixture
+def moving(site):
+    """A job with hbatch's list of partitions, right after the requeue of its move, the type on
+    which it ran, that to which it goes, and the controller."""
+    site.until(site.all_nodes_answer)
+    # hbatch lists partitions by the prices of a tick. None sees the job wait.
+    site.controller.tick()
+    id_ = site.submit(linger=2.0, words=["-p", "gpu"])
+    site.until(lambda: site.trains(id_))
+    (here,) = site.where(id_)
+    to = next(kind for kind in ("v100", "p100", "k80") if kind != here)
+    site.want = {id_: {to: 1}}
+    careful = site.another(site.with_settings(moving={"settle_s": 0.0}))
+    site.until(lambda: careful.tick() and site.job(id_).restarts == 1)
+    return id_, here, to, careful
+
+
+def typed(site, id_, change):
+    """The owner's command. After it slurmctld tells what it made of it."""
+    site.box.run("scontrol", "update", f"JobId={id_}", change)
+    return site.job(id_)
+
+
+def ended(site, id_, careful):
+    site.until(lambda: careful.tick() and not careful.store.open_entries())
+    (move,) = moves_of(careful.store, id_)
+    # A policy plans for the partitions that the job has.
+    site.want = {}
+    return move.outcome
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.PENDING])
+def test_a_partition_set_during_a_move_stays(site, moving, state):
+    id_, here, to, careful = moving
+    site.until(lambda: site.job(id_).state is state)
+    third = next(kind for kind in ("v100", "p100", "k80") if kind not in (here, to))
+    assert len(site.job(id_).partitions) == 3, "hbatch wrote its list"
+    assert typed(site, id_, f"Partition={third}").partitions == (third,)
+    assert ended(site, id_, careful) == "Partition was changed while it moved, and stays so"
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.where(id_) == {third}
+    assert site.unharmed(id_).restarts == 1
+
+
+def test_the_partition_that_it_leaves_stays_too(site, moving):
+    id_, here, _, careful = moving
+    typed(site, id_, f"Partition={here}")
+    assert ended(site, id_, careful) == "Partition was changed while it moved, and stays so"
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.where(id_) == {here}
+
+
+def test_a_begin_time_set_during_a_move_stays(site, moving):
+    id_, _, _, careful = moving
+    site.until(lambda: site.job(id_).state is JobState.PENDING)
+    begins_s = typed(site, id_, "StartTime=now+30minutes").eligible_s
+    assert begins_s > time.time() + 1700
+    assert ended(site, id_, careful) == "its begin time was changed while it moved, and stays so"
+    for _ in range(3):
+        careful.tick()
+        time.sleep(1.0)
+    waits = site.unharmed(id_)
+    assert waits.state is JobState.PENDING and waits.eligible_s == begins_s
+    # Once it may begin it is steered as any other.
+    typed(site, id_, "StartTime=now+2")
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+
+
+def test_a_job_that_nobody_changed_moves(site, moving):
+    id_, _, to, careful = moving
+    assert ended(site, id_, careful) == "moved"
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.where(id_) == {to}
