@@ -7,6 +7,7 @@ from conftest import need
 from dictated import Dictated
 from trainings import moves_of
 
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -48,7 +49,17 @@ def moving(site):
 
 def typed(site, id_, change):
     """The owner's command. After it slurmctld tells what it made of it."""
-    site.box.run("scontrol", "update", f"JobId={id_}", change)
+
+    def taken():
+        # 24.11 refuses it at the moment in which the job has left its node.
+        try:
+            site.box.run("scontrol", "update", f"JobId={id_}", change)
+        except SlurmError as error:
+            assert "temporarily unavailable" in str(error)
+            return False
+        return True
+
+    site.until(taken)
     return site.job(id_)
 
 
