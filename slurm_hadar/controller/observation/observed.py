@@ -6,6 +6,7 @@ from functools import cached_property
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.dependents import Dependents, dependents
+from slurm_hadar.controller.observation.limit_waiters import LimitWaiters, limit_waiters
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
@@ -88,6 +89,11 @@ class Observed:
     def dependents(self) -> Dependents:
         """The waiting jobs that depend on others; computed once for all moves of a tick."""
         return dependents(self.jobs.values())
+
+    @cached_property
+    def limit_waiters(self) -> LimitWaiters:
+        """The waiting jobs at a limit of Slurm; computed once for all moves of a tick."""
+        return limit_waiters(self.jobs.values())
 
     def reserved_nodes(self, horizon_s: float = 600.0) -> set[str]:
         """Nodes under a reservation that is active, or begins within ``horizon_s``."""

@@ -125,7 +125,28 @@ def _starts_worse(job: Job, seen: Observed) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
+    if taker := seen.limit_waiters.taker(job):
+        return f"job {taker} waits for a limit that it counts for, and would take its share"
+    if _requeues_its_array(job, seen):
+        return (
+            "it is the task of its array that has the array's number: a script that requeues "
+            "itself by that would requeue all tasks"
+        )
     return _misleads(job, seen)
+
+
+def _requeues_its_array(job: Job, seen: Observed) -> bool:
+    """Whether ``scontrol requeue $SLURM_JOB_ID`` in the job requeues other tasks too. Slurm gives
+    the array's number to the last task that it takes out of the array's record."""
+    declared = job.declaration
+    by_itself = declared is not None and declared.habit == "signal"
+    if not by_itself or (declared is not None and declared.checkpoint_exit_code):
+        return False
+    return job.raw_id == job.array_job_id and any(
+        other.array_job_id == job.array_job_id and other.id != job.id
+        for other in seen.jobs.values()
+        if other.state is not JobState.FINISHED
+    )
 
 
 def _misleads(job: Job, seen: Observed) -> str:

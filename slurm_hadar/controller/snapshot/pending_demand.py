@@ -7,6 +7,7 @@ priority would be vain at best, so such claims are set aside first.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from slurm_hadar.controller.observation.limit_waiters import is_at_limit
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
@@ -39,11 +40,6 @@ _BLOCKED = (
     *("ReqNodeNotAvail", "Reserv", "SystemFailure"),
 )
 """How the reasons of Slurm begin that keep a job waiting though GPUs are free."""
-
-_LIMITS = ("QOS", "Assoc", "Max")
-_OF_ONE_JOB = ("PerJob", "PerNode", "PerLimit", "MaxWall", "QOSMin", "NotAllowed", "TimeLimit")
-"""Reasons that begin like the first name a limit of a user, an account or a QOS, unless one of the
-second is in them: those speak of the size of one job."""
 
 MOST = 10**10
 """CPUs or MB of a job that are counted: its owner may ask for what no array of numbers holds. Those
@@ -97,13 +93,7 @@ def payer(job: Job) -> Payer:
 
 def at_limit(seen: Observed) -> dict[Payer, Job]:
     """Who is at a limit of Slurm's, with a job of theirs that it keeps waiting for that."""
-    return {
-        payer(job): job
-        for job in seen.jobs.values()
-        if job.state is JobState.PENDING
-        and job.reason.startswith(_LIMITS)
-        and not any(word in job.reason for word in _OF_ONE_JOB)
-    }
+    return {payer(job): job for job in seen.jobs.values() if is_at_limit(job)}
 
 
 def rank(job: Job, seen: Observed) -> tuple[int, int]:

@@ -307,12 +307,12 @@ def test_a_list_without_the_type_of_the_move_may_be_hbatchs(grouped, narrow):
     ("typed", "theirs"),
     [
         (HBATCHS, False),
-        # As hbatch leaves a slow type out.
+        # As hbatch leaves a slow type out, or types that were not declared then.
         (("k80", "p100"), False),
+        (("k80",), False),
+        (("k80", "v100"), False),
         # It ran in k80.
         (("gpu",), True),
-        (("k80",), True),
-        (("k80", "v100"), True),
         (("p100",), True),
         (("k80", "p100", "other"), True),
     ],

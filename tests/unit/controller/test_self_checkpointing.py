@@ -362,3 +362,47 @@ def test_a_dependency_on_an_array_is_one_on_each_of_its_tasks():
         assert dependents([waits, task]).on_end(task) == "9"
     waits = job("9", dependency="afterok:84_1(unfulfilled)", reason="Dependency")
     assert not dependents([waits, task]).on_end(task)
+
+
+@pytest.mark.parametrize(
+    ("reason", "other", "stays"),
+    [
+        ("QOSMaxGRESPerUser", {}, True),
+        ("QOSMaxGRESPerUser", {"uid": 4321}, False),
+        ("QOSMaxGRESPerUser", {"qos": "gold"}, False),
+        ("QOSGrpGRES", {"uid": 4321}, True),
+        ("QOSGrpGRES", {"uid": 4321, "qos": "gold"}, False),
+        ("QOSMaxJobsPerAccount", {"uid": 4321}, True),
+        ("QOSMaxGRESPerJob", {}, False),
+        ("AssocGrpGRES", {"uid": 4321}, True),
+        ("AssocGrpGRES", {"uid": 4321, "account": "chem"}, False),
+        ("AssocMaxJobsLimit", {}, True),
+        ("Resources", {}, False),
+    ],
+)
+def test_no_job_leaves_its_share_of_a_limit_to_one_that_waits_for_it(reason, other, stays):
+    """The other starts as soon as this one is requeued, and this one waits for the limit then."""
+    whose = {"qos": "normal", "account": "phys"}
+    mine = runs("checkpoint=signal", **whose)
+    waits = job("9", reason=reason, declaration=None, **whose)
+    waits = replace(waits, uid=mine.uid)
+    waits = replace(waits, **other)
+    said = decide(seen([mine, waits]), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("job 9 waits for a limit" in said) is stays, said
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "stays"),
+    [
+        (("checkpoint=signal",), 1, True),
+        (("checkpoint=signal",), 0, False),
+        (("checkpoint=signal", "checkpoint_exit_code=85"), 1, False),
+        (("checkpoint=restart", "lose=90000"), 1, False),
+    ],
+)
+def test_no_task_is_asked_that_would_requeue_its_array(words, others, stays):
+    """SLURM_JOB_ID of the last task is the array's: scontrol requeue of it ends all tasks."""
+    last = replace(runs(*words, array_job_id=1), id="1")
+    tasks = [running(f"1{n}", {"k2": {"k80": 1}}, array_job_id=1) for n in range(others)]
+    said = decide(seen([last, *tasks]), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("would requeue all tasks" in said) is stays, said
