@@ -66,6 +66,25 @@ def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_nam
     assert set(hint(job(declaration=ALL))["Partition"].split(",")) == {"v100", "p100", "k80"}
 
 
+@pytest.mark.parametrize(
+    ("ages", "waited_s", "sent"),
+    [(True, 60, True), (True, 600, False), (False, 600, True)],
+)
+def test_no_order_costs_a_job_its_age(ages, waited_s, sent):
+    """Slurm sets the age to 0 at an update of the partitions, until it computes priorities."""
+    times = {"submit_s": NOW - waited_s, "eligible_s": NOW - waited_s}
+    one = job(declaration=ALL, partitions=("k80", "v100"), **times)
+    shown = replace(seen([one]), priority_returns=ages)
+    assert hinted(decide(shown, {}, SITE)).get("1", {}) == (
+        {"Partition": "v100,k80"} if sent else {}
+    )
+    # One that makes the job wait is widened all the same.
+    narrow = record({"Partition": "v100,p100,k80"}, {"Partition": "v100"}, until=NOW - 1)
+    short = job(declaration=ALL, partitions=("v100",), admin_comment=narrow, **times)
+    shown = replace(seen([short]), priority_returns=ages)
+    assert "k80" in hinted(decide(shown, {}, SITE))["1"]["Partition"]
+
+
 def test_no_type_is_taken_out_of_the_list_that_the_job_was_submitted_with():
     """By hbatch's table it was not far slower there; Slurm may be about to start it there."""
     listed = job(declaration=ANY, partitions=("k80", "p100", "v100"))

@@ -40,6 +40,8 @@ from slurm_hadar.reports import formats
 from slurm_hadar.slurm.times import at_once
 
 _DEEP = "its list comes back when it is near the head of the queue"
+_YOUNG_S = 120.0
+"""A job that has waited longer has an age that an update of its partitions would take from it."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,9 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     if "Partition" not in steered.foreign:
         if names:
             fields.pop("Partition", None)
-            if ",".join(names) != job_updates.current(job, "Partition"):
+            if ",".join(names) != job_updates.current(job, "Partition") and not _would_lose_age(
+                job, steered, seen
+            ):
                 fields["Partition"] = ",".join(names)
         elif not excluded and _is_wider(job, steered):
             # A list that has sunk back in the queue is left as it is.
@@ -277,6 +281,15 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     else:
         why = "its owner's request is restored" + (f": {excluded}" if excluded else "")
     return Action(Kind.HINT, job, fields, ours, why)
+
+
+def _would_lose_age(job: Job, steered: Steering, seen: Observed) -> bool:
+    """Whether other partitions, or another order of them, would cost the job its place: under
+    priority/multifactor an update of the partitions sets its age to 0 until Slurm computes
+    priorities again (PriorityCalcPeriod, 5 min by default). A list of ours that makes it wait is
+    widened all the same."""
+    waited_s = seen.now - max(job.eligible_s, job.submit_s)
+    return seen.priority_returns and waited_s > _YOUNG_S and not steered.until
 
 
 def _with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
