@@ -299,7 +299,8 @@ def test_a_job_that_waits_keeps_others_only_from_what_it_can_use():
         ordinary(eligible_s=NOW + 50),
         ordinary(request=GpuRequest()),
         ordinary(reservation="mine"),
-        *(ordinary(reason=reason) for reason in LIMITS),
+        # A limit that does not count the moved job.
+        *(ordinary(reason=reason, uid=4321, account="a", qos="b") for reason in LIMITS),
     ):
         assert decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE), other
 
@@ -433,7 +434,9 @@ def test_no_job_is_stopped_for_one_behind_somebody_else(stopped_for, own):
 )
 def test_no_job_is_stopped_for_one_that_cannot_start_there(stopped_for, newcomer):
     meant = stopped_for(newcomer)
-    assert not meant.of(Kind.STOP) and meant.deferred["1"] == "no job that waits fits where it runs"
+    at_limit = newcomer.reason.startswith("QOS")
+    why = "job 2 waits for a limit" if at_limit else "no job that waits fits where it runs"
+    assert not meant.of(Kind.STOP) and why in meant.deferred["1"]
 
 
 def test_no_job_leaves_a_node_that_another_one_moves_to():
@@ -467,9 +470,11 @@ def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
     assert decide(seen([HERE], used), {"1": K2}).deferred["1"] == "these GPUs are not free yet"
 
 
-def test_who_is_at_a_limit_keeps_what_runs_and_it_may_move():
+def test_who_is_at_a_limit_keeps_what_runs_and_it_stays():
+    """Once it is requeued, the one that waits takes its share of the limit."""
     at_limit = job("2", reason="QOSMaxJobsPerUserLimit")
-    assert decide(seen([at_limit, HERE]), {"1": K2}).of(Kind.MOVE)
+    assert not decide(seen([at_limit, HERE]), {"1": K2}).of(Kind.MOVE)
+    assert decide(seen([replace(at_limit, uid=4321), HERE]), {"1": K2}).of(Kind.MOVE)
 
 
 def test_where_no_job_is_stopped_for_others_the_decision_on_one_says_that_it_runs_on():
