@@ -106,8 +106,10 @@ def _consent(job: Job, seen: Observed, config: Config) -> str:
         return at_risk.why_unknown(job, progress, seen.now)
     if not job.requeue:
         return "it was submitted with --no-requeue"
-    if job.expedited or job.external:
-        return "Slurm does not requeue it as others (--requeue=expedite, or an external job)"
+    if job.expedited:
+        return "Slurm does not requeue it as others (--requeue=expedite)"
+    if job.external:
+        return "it has licences, a burst buffer or segments, which a requeue would give to others"
     if why := _starts_worse(job, seen):
         return why
     if seen.steered(job.id).moves >= config.guards.max_moves_per_job:
