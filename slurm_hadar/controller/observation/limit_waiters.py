@@ -30,10 +30,11 @@ class LimitWaiters:
 
 
 def limit_waiters(jobs: Iterable[Job]) -> LimitWaiters:
-    """Those among ``jobs``."""
+    """Those among ``jobs``. Limits on minutes are left to the guard of TRES minutes, which knows
+    what is left of them."""
     found: dict[Hashable, str] = {}
     for job in jobs:
-        if is_at_limit(job):
+        if is_at_limit(job) and "Minutes" not in job.reason:
             for group in _bound(job):
                 found.setdefault(group, job.id)
     return LimitWaiters(found)

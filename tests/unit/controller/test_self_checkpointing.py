@@ -377,6 +377,7 @@ def test_a_dependency_on_an_array_is_one_on_each_of_its_tasks():
         ("AssocGrpGRES", {"uid": 4321}, True),
         ("AssocGrpGRES", {"uid": 4321, "account": "chem"}, False),
         ("AssocMaxJobsLimit", {}, True),
+        ("AssocGrpCPUMinutesLimit", {}, False),
         ("Resources", {}, False),
     ],
 )
