@@ -3,7 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -263,8 +263,8 @@ class Rates:
         asked: _Asked,
         alone: tuple[FloatArray, BoolArray],
     ) -> tuple[FloatArray, BoolArray]:
-        """``alone`` as what other users measured shifts it. GPUs on several nodes are shifted as
-        those of one node are."""
+        """``alone`` as what other users measured shifts it. What was measured on one node shifts
+        GPUs on several nodes too."""
         theirs = self._theirs(model, user, size)
         own = self._correction(model, user, size).types()
         levels = theirs.levels(size.declared)
@@ -274,25 +274,22 @@ class Rates:
         if not levels:
             return alone
         window = Window.of(levels, own)
-        near = rate
-        if asked.spread:
-            near, _ = self._without_others(user, model, size, replace(asked, spread=False))
         factor = np.ones_like(rate)
         for column, n in enumerate(asked.counts):
             points: list[tuple[float, float, bool]] = []
             for kind in sorted(own | levels.keys()):
-                without = self._cell(user, model, (kind, n, size), False).rate
+                without = self._cell(user, model, (kind, n, size), asked.spread).rate
                 if without > 0 and kind in own:
                     points.append((without, 0.0, True))
                 elif without > 0:
                     cell = self._estimator.cell(model, kind, n, size.on(n))
                     by = _corrected(cell, theirs, kind, n, size.declared, False)
                     points.append((without, window.clipped(math.log(by.rate / cell.rate)), False))
-            able = near[:, column] > 0
+            able = rate[:, column] > 0
             if points and able.any():
                 at, by_log, fixed = map(np.array, zip(*points, strict=True))
                 factor[able, column] = np.exp(
-                    shifts(np.log(at), by_log, fixed, np.log(near[able, column]))
+                    shifts(np.log(at), by_log, fixed, np.log(rate[able, column]))
                 )
         rate = rate * factor
         if not asked.spread:

@@ -78,6 +78,16 @@ def test_others_reverse_no_order_of_types_and_change_no_ratio_by_more_than_the_b
             np.testing.assert_array_equal(after[at], alone[at])
 
 
+def test_the_order_of_types_on_several_nodes_stays_where_it_is_another_than_on_one() -> None:
+    others = [(GAMES, "v100", 1, 16, 324.0, 20.0), (GAMES, "p100", 1, 16, 1.0, 20.0)]
+    before, _ = Rates().rates("resnet18", None, TYPES, COUNTS, uid=PHYS, spread=True)
+    after, _ = reported("resnet18", *others).rates(
+        "resnet18", None, TYPES, COUNTS, uid=PHYS, spread=True
+    )
+    for alone, now in zip(before.T, after.T, strict=True):
+        assert (np.diff(now[np.argsort(alone, kind="stable")]) >= -1e-6).all()
+
+
 @settings(deadline=None)
 @given(others=samples(GAMES, CHEM, least=1), own=samples(PHYS, least=0))
 def test_a_rate_does_not_depend_on_what_else_is_asked_for(
