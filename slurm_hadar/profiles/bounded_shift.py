@@ -40,6 +40,11 @@ class Window:
         centre = min(max(_mean([*rest, *[0.0] * len(own)]), -half), half)
         return cls(offset, centre - half, centre + half)
 
+    @property
+    def middle(self) -> float:
+        """The factor, no logarithm, in the middle of the window."""
+        return math.exp((self.low + self.high) / 2)
+
     def clipped(self, deviation: float) -> float:
         """A logarithm of measured / expected, as far as it counts."""
         return min(max(deviation - self.offset, self.low), self.high)

@@ -274,7 +274,8 @@ class Rates:
         if not levels:
             return alone
         window = Window.of(levels, own)
-        factor = np.ones_like(rate)
+        # Where no measured type can run with that many GPUs, the model as a whole is shifted.
+        factor = np.full_like(rate, window.middle)
         for column, n in enumerate(asked.counts):
             points: list[tuple[float, float, bool]] = []
             for kind in sorted(own | levels.keys()):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.view import FloatArray
@@ -55,6 +55,8 @@ def ratios(rates: FloatArray) -> FloatArray:
     own=samples(PHYS, least=0),
     spread=st.booleans(),
 )
+# A type that runs with some numbers of GPUs only.
+@example("resnet50", 256, [(GAMES, "k80", 1, 16, 1.0, 1.0)], [], False)
 def test_others_reverse_no_order_of_types_and_change_no_ratio_by_more_than_the_bound(
     model: str, batch: int | None, others: list[Sample], own: list[Sample], spread: bool
 ) -> None:
