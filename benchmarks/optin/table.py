@@ -210,22 +210,12 @@ def _refilled(found: Summary, mixed: Sequence[RunRecord]) -> None:
         "a freed GPU until the next job, s, median; of it beyond Slurm's next pass through its "
         "queue; left free by that pass (n)"
     )
-    jobs = {id(run): run.by_name() for run in mixed}
     here: dict[float, list[list[Refill]]] = {}
     closed: dict[float, Counter[str]] = {}
     for run in sorted(mixed, key=lambda run: run.share):
         some = refills(run)
         here.setdefault(run.share, []).append(some)
-        whose = Counter(
-            "unknown"
-            if not one.closed_by
-            else "managed"
-            if jobs[id(run)][one.closed_by].managed
-            else "unmanaged"
-            for one in some
-            if one.left_free
-        )
-        closed.setdefault(run.share, Counter()).update(whose)
+        closed.setdefault(run.share, Counter()).update(_closers(run, some))
     for share, by_run in here.items():
         if some := [one for each in by_run for one in each]:
             parts = [f"{_part(share)}: {_refill(some)}"]
@@ -241,6 +231,17 @@ def _refilled(found: Summary, mixed: Sequence[RunRecord]) -> None:
         managed = [some for some in by_run if some]
         if managed and plain:
             _compare_refills(found, _part(share), managed, plain)
+
+
+def _closers(run: RunRecord, some: Sequence[Refill]) -> Counter[str]:
+    """Whose jobs those were for which Slurm left GPUs free."""
+    jobs, found = run.by_name(), Counter[str]()
+    for one in some:
+        if one.left_free and not one.closed_by:
+            found["unknown"] += 1
+        elif one.left_free:
+            found["managed" if jobs[one.closed_by].managed else "unmanaged"] += 1
+    return found
 
 
 def _refill(some: Sequence[Refill]) -> str:

@@ -5,7 +5,7 @@ bound, and never reverse which of two types is the faster one.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,29 @@ class Window:
     def clipped(self, deviation: float) -> float:
         """A logarithm of measured / expected, as far as it counts."""
         return min(max(deviation - self.offset, self.low), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One type, for a number of GPUs: its rate without what others measured, the logarithm of the
+    factor on it, and whether it ``stands``, as the user ran on it: its factor is 1."""
+
+    alone: float
+    deviation: float = 0.0
+    stands: bool = False
+
+
+def factors(points: Sequence[Point], window: Window, rate: FloatArray) -> FloatArray:
+    """The factors (R,) on rates (R,) of all types for that number of GPUs. Where none of the
+    measured types can run with it, the model as a whole is shifted."""
+    found: FloatArray = np.full_like(rate, window.middle)
+    able = rate > 0
+    if points and able.any():
+        at, by_log, stands = zip(*((p.alone, p.deviation, p.stands) for p in points), strict=True)
+        found[able] = np.exp(
+            shifts(np.log(at), np.array(by_log), np.array(stands), np.log(rate[able]))
+        )
+    return found
 
 
 def shifts(

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.view import BoolArray, FloatArray
-from slurm_hadar.profiles.bounded_shift import Window, shifts
+from slurm_hadar.profiles.bounded_shift import Point, Window, factors
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
@@ -273,26 +273,19 @@ class Rates:
         rate, known = alone
         if not levels:
             return alone
-        window = Window.of(levels, own)
-        # Where no measured type can run with that many GPUs, the model as a whole is shifted.
-        factor = np.full_like(rate, window.middle)
+        window, rate = Window.of(levels, own), rate.copy()
+
+        def point(kind: str, n: int) -> Point | None:
+            alone = self._cell(user, model, (kind, n, size), asked.spread).rate
+            if alone <= 0 or kind in own:
+                return Point(alone, stands=True) if alone > 0 else None
+            cell = self._estimator.cell(model, kind, n, size.on(n))
+            by = _corrected(cell, theirs, kind, n, size.declared, False)
+            return Point(alone, window.clipped(math.log(by.rate / cell.rate)))
+
         for column, n in enumerate(asked.counts):
-            points: list[tuple[float, float, bool]] = []
-            for kind in sorted(own | levels.keys()):
-                without = self._cell(user, model, (kind, n, size), asked.spread).rate
-                if without > 0 and kind in own:
-                    points.append((without, 0.0, True))
-                elif without > 0:
-                    cell = self._estimator.cell(model, kind, n, size.on(n))
-                    by = _corrected(cell, theirs, kind, n, size.declared, False)
-                    points.append((without, window.clipped(math.log(by.rate / cell.rate)), False))
-            able = rate[:, column] > 0
-            if points and able.any():
-                at, by_log, fixed = map(np.array, zip(*points, strict=True))
-                factor[able, column] = np.exp(
-                    shifts(np.log(at), by_log, fixed, np.log(rate[able, column]))
-                )
-        rate = rate * factor
+            points = [one for kind in sorted(own | levels.keys()) if (one := point(kind, n))]
+            rate[:, column] *= factors(points, window, rate[:, column])
         if not asked.spread:
             measured = [
                 [theirs.measured(kind, n, size.declared) or 0.0 for n in asked.counts]
@@ -334,7 +327,7 @@ class Rates:
         return uid if uid in users else _OTHERS
 
     def _correction(self, model: str, user: int | None, size: _Batch) -> Correction:
-        """By one user's measurements, by everybody's where ``user`` is None. Where no batch is
+        """By one user's measurements, by those of all where ``user`` is None. Where no batch is
         declared, whatever was measured is set against the batch that is expected of other types,
         so that a table which errs in that batch errs on both sides."""
         return self._against_expected(model, user, size) if user != _OTHERS else _NOTHING

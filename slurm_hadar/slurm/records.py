@@ -6,12 +6,15 @@ them are free text: the first ``Key=`` of a name counts, since free text stands 
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from math import inf
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import hosts, states, times, tres
 
+USUAL_CRED_EXPIRE_S = 120
+"""``cred_expire`` where slurm.conf does not say it."""
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
 _NOTHING = ("", "(null)", "N/A", "NONE")
 MOST_NAMED = 20_000_000
@@ -87,6 +90,24 @@ def settings(text: str) -> dict[str, str]:
     if "ClusterName" not in found:
         raise SlurmError("scontrol show config: the answer is not a configuration", retry=True)
     return found
+
+
+def option(setting: str, name: str) -> str:
+    """The value of ``name=value`` in a setting of Slurm with several of them, "" without."""
+    parts = (part.strip().partition("=") for part in setting.split(","))
+    return next((value for key, _, value in parts if key.lower() == name), "")
+
+
+def requeue_delay_s(found: Mapping[str, str]) -> float:
+    """How far ahead Slurm puts the begin time of a requeued job; inf where that is not understood.
+    ``found``: see :func:`settings`.
+
+    ``requeue_delay`` is of 25.11 and later; read from its documentation, not run.
+    """
+    expire = option(found.get("AuthInfo", ""), "cred_expire") or str(USUAL_CRED_EXPIRE_S)
+    delay = option(found.get("SchedulerParameters", ""), "requeue_delay") or "0"
+    numbers = [float(text) for text in (expire, delay) if re.fullmatch(r"[0-9]{1,9}", text)]
+    return max(numbers) + 1 if len(numbers) == 2 else inf
 
 
 def _records(text: str, first: str) -> list[dict[str, str]]:

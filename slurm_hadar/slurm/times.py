@@ -1,7 +1,6 @@
 """Slurm's durations and dates."""
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from math import ceil, inf
 
@@ -19,8 +18,6 @@ _SLACK_S = 5.0
 _AHEAD_S = 65.0
 """Of a begin time that was set to keep a job from starting during an update, a minute and the
 difference of two clocks (:mod:`slurm_hadar.slurm.pending`)."""
-_USUAL_DELAY = "120"
-"""``cred_expire`` where slurm.conf does not say it."""
 _DURATION = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,4}))?(?::(\d{1,4}))?(?:\.\d+)?")
 
 
@@ -112,26 +109,9 @@ def set_back(job: Job, now: float) -> bool:
     return job.submit_s > now + _SET_BACK_S
 
 
-def requeue_delay_s(settings: Mapping[str, str]) -> float:
-    """How far ahead Slurm puts the begin time of a requeued job; inf where that is not understood.
-    ``settings``: Slurm's configuration.
-
-    ``requeue_delay`` is of 25.11 and later; read from its documentation, not run.
-    """
-    expire = _option(settings.get("AuthInfo", ""), "cred_expire", _USUAL_DELAY)
-    delay = _option(settings.get("SchedulerParameters", ""), "requeue_delay", "0")
-    numbers = [float(text) for text in (expire, delay) if re.fullmatch(r"[0-9]{1,9}", text)]
-    return max(numbers) + 1 if len(numbers) == 2 else inf
-
-
-def _option(words: str, name: str, usual: str) -> str:
-    found = (word.strip().partition("=") for word in words.split(","))
-    return next((value for key, _, value in found if key == name), usual)
-
-
 def begins_as_set(job: Job, now: float, delay_s: float) -> bool:
     """Whether a requeued job waits for a begin time that was set since, rather than Slurm's own:
-    later than that, and more than a minute ahead. ``delay_s``: see :func:`requeue_delay_s`."""
+    later than that, and more than a minute ahead. ``delay_s``: :func:`.records.requeue_delay_s`."""
     if not job.restarts or set_back(job, now):
         return False
     return job.eligible_s > max(job.submit_s + delay_s + _SLACK_S, now + _AHEAD_S)

@@ -15,12 +15,12 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 
 FIELD = "Partition"
-_RAN_IN, _KNOWN = "ran_in", "lists"
+_RAN_IN, _KNOWN = "ran_in", "may_name"
 
 
 def details(action: Action, known: Steering, config: Config) -> dict[str, object]:
-    """For the journal, of a move that writes the list: where the job runs, and the lists that it
-    may have. ``known``: what is kept of the job."""
+    """For the journal, of a move that writes the list: where the job runs, and all partitions that
+    its list may name. ``known``: what is kept of the job."""
     if FIELD not in action.fields:
         return {}
     declared = action.job.declaration or Declaration()
@@ -32,8 +32,8 @@ def details(action: Action, known: Steering, config: Config) -> dict[str, object
         declared_list(declared, config),
         *members,
     ]
-    lists = dict.fromkeys(",".join(names) for names in found if names)
-    return {_RAN_IN: list(action.job.partitions), _KNOWN: list(lists)}
+    known_names = dict.fromkeys(name for names in found for name in names)
+    return {_RAN_IN: list(action.job.partitions), _KNOWN: list(known_names)}
 
 
 def is_unread(entry: Mapping[str, object]) -> bool:
@@ -69,8 +69,7 @@ def changed(entry: Mapping[str, object], job: Job) -> bool:
         return True
     # What hbatch wrote for the types that were declared then is not known any more, and it omits
     # types on which the job is slow.
-    known = [names.split(",") for names in _names(entry, _KNOWN)]
-    return not shown <= ran_in.union(written, *known)
+    return not shown <= ran_in.union(written, _names(entry, _KNOWN))
 
 
 def _names(entry: Mapping[str, object], key: str) -> set[str]:

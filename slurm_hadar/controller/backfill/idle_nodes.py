@@ -129,13 +129,10 @@ def _soon(others: Observed, margin_s: float) -> list[Job]:
     waiting = [
         job
         for job in others.jobs.values()
-        if job.state is JobState.PENDING
-        and not job.held
-        and job.priority > 0
-        and job.eligible_s <= end
+        if job.may_start_at(end)
         and job.start_s <= end
         and pending_demand.competes_for_gpus(job, others)
         and not job.reservation
         and not job.dependency
     ]
-    return sorted(waiting, key=lambda job: pending_demand.rank(job, others), reverse=True)
+    return sorted(waiting, key=lambda job: pending_demand.queue_key(job, others))

@@ -22,9 +22,9 @@ from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
-_USUAL_CRED_EXPIRE_S = 120
 _EXPEDITES = (25, 11)
 
 
@@ -271,19 +271,21 @@ def _margin(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
     if config.site.rights == "sandbox":
         # It sets a short time itself, so that who tries it sees a requeued job start again soon.
         return
-    delay = _option(settings.get("SchedulerParameters", ""), "requeue_delay")
+    delay = records.option(settings.get("SchedulerParameters", ""), "requeue_delay")
     if delay.isdigit():
         # Slurm 25.11 and later; read from its source and documentation, not run.
-        if int(delay) < _USUAL_CRED_EXPIRE_S:
+        if int(delay) < records.USUAL_CRED_EXPIRE_S:
             yield Finding(
                 "warning",
                 f"requeue_delay={delay}: a requeued job may start {delay} s later by itself, so a "
                 "slow tick finds it started where it was",
-                f"set requeue_delay={_USUAL_CRED_EXPIRE_S} in SchedulerParameters",
+                f"set requeue_delay={records.USUAL_CRED_EXPIRE_S} in SchedulerParameters",
             )
         return
-    expire = _option(settings.get("AuthInfo", ""), "cred_expire") or str(_USUAL_CRED_EXPIRE_S)
-    if expire.isdigit() and int(expire) < _USUAL_CRED_EXPIRE_S:
+    expire = records.option(settings.get("AuthInfo", ""), "cred_expire") or str(
+        records.USUAL_CRED_EXPIRE_S
+    )
+    if expire.isdigit() and int(expire) < records.USUAL_CRED_EXPIRE_S:
         yield Finding(
             "warning",
             f"cred_expire={expire}: a requeued job may start {int(expire) + 1} s later by itself, "
@@ -296,7 +298,7 @@ def _depths(settings: dict[str, str]) -> Iterator[Finding]:
     """Whether the lists of partitions leave room for other jobs in what Slurm looks at."""
     options = settings.get("SchedulerParameters", "")
     for name, usual in (("default_queue_depth", 100), ("bf_max_job_test", 500)):
-        value = _option(options, name) or str(usual)
+        value = records.option(options, name) or str(usual)
         if value.isdigit() and int(value) < 2 * queue_head.MOST_RECORDS:
             yield Finding(
                 "warning",
@@ -336,9 +338,3 @@ def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
             "nodes count as one rack",
             "describe the switches in Slurm's topology, or choose another policy",
         )
-
-
-def _option(setting: str, name: str) -> str:
-    """The value of ``name=value`` in a setting of Slurm with several of them, "" without."""
-    parts = (part.strip().partition("=") for part in setting.split(","))
-    return next((value for key, _, value in parts if key.lower() == name), "")

@@ -19,7 +19,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.limits import AccountLimits
-from slurm_hadar.slurm.times import requeue_delay_s
+from slurm_hadar.slurm.records import requeue_delay_s
 
 _ASK_AGAIN_S = 600.0
 _NO_LABELS = ("", "none", "(null)", "n/a")

@@ -643,8 +643,8 @@ def test_a_job_that_saves_all_the_time_is_told_to_save_less_often(site):
     here = running("1", HERE, start_s=NOW - 400, declaration=declared)
     (found,) = wrong(site, here, progress=report(checkpoint=None))
     reason = why_unknown(here, report(checkpoint=None), NOW)
-    for words in (" ".join(found.cures), reason):
-        assert f"changed for {STABLE_S:.0f} s" in words and "save less often" in words
+    for shown in (" ".join(found.cures), reason):
+        assert f"changed for {STABLE_S:.0f} s" in shown and "save less often" in shown
 
 
 def test_the_time_that_the_owner_declared_is_said(site, store):

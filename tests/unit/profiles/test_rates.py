@@ -138,7 +138,7 @@ def test_without_a_batch_a_reported_one_is_set_against_the_tables_row_of_that_ba
     # A stranger's batch is none of another user's: there the table's middle batch stays.
     theirs, _ = rates.rates("recommendation", None, TYPES[:3], (1,), uid=7)
     np.testing.assert_allclose(theirs[1:, 0], [39_995, 23_800])
-    # What nobody measured is shifted as its neighbour in speed is.
+    # What was not measured is shifted as its neighbour in speed is.
     assert theirs[0, 0] == pytest.approx(usual[0, 0] * theirs[2, 0] / usual[2, 0])
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.slurm import times
+from slurm_hadar.slurm import records, times
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_clock_that_was_set_back_keeps_no_job_waiting() -> None:
     ],
 )
 def test_how_long_slurm_delays_a_requeued_job(settings: dict[str, str], delay_s: float) -> None:
-    assert times.requeue_delay_s(settings) == delay_s
+    assert records.requeue_delay_s(settings) == delay_s
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,7 @@ def _waiting(snapshot: Snapshot, seen: Observed) -> list[SchedulableJob]:
         for target in snapshot.schedulable.values()
         if target.job.state is JobState.PENDING and not target.starting
     ]
-    return sorted(
-        found,
-        key=lambda one: (pending_demand.rank(one.job, seen), -one.job.submit_s),
-        reverse=True,
-    )
+    return sorted(found, key=lambda one: pending_demand.queue_key(one.job, seen))
 
 
 def _records(waiting: Iterable[SchedulableJob]) -> Iterable[list[SchedulableJob]]:

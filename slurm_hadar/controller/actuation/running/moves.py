@@ -9,28 +9,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation import owner_changes, requeued_list
+from slurm_hadar.controller.actuation import requeued_list
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
-    batch_of_entry,
-    copies_of,
     steering_of,
 )
 from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
 from slurm_hadar.controller.actuation.running import mails, move_priority
+from slurm_hadar.controller.actuation.running.releases import (
+    done_text,
+    excluded_by_owner,
+    release_of,
+    steering_until_taken,
+)
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
-from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.steering import Steering
-from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
-from slurm_hadar.slurm.times import at_once, begin_time, begins_as_set
 
 _POLL_S = 0.5
 
@@ -64,7 +63,7 @@ def advance(
             now,
             ack_wait_s=moving.ack_wait_s,
             after_return_s=moving.after_return_s,
-            excluded=_excluded(context, entry, job),
+            excluded=excluded_by_owner(context, entry, job),
         )
         if decided.step is MoveStep.REQUEUE and job is not None:
             requeue.append((entry, job, decided.until))
@@ -80,13 +79,6 @@ def advance(
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
-
-
-def _excluded(context: ActionContext, entry: Entry, job: Job | None) -> str:
-    """See :func:`owner_changes.excluded`; empty of a job that is not managed any more."""
-    if job is None or not job.managed:
-        return ""
-    return owner_changes.excluded(entry, job, context.steering_of(job), context.config)
 
 
 def _correct_plan(context: ActionContext, job: Job) -> list[str]:
@@ -236,45 +228,6 @@ def _read_lists(context: ActionContext, entries: Sequence[Entry]) -> None:
             context.store.keep_details(entry.id, found)
 
 
-def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
-    """What the move was to write, with what it did to the job's mails and Nice since."""
-    ours, known = steering_of(entry.details, now), context.steering_of(job)
-    keys = {"MailType"} & set(known.was)
-    if "Nice" in known.was and known.wrote.get("Nice") == str(job.nice):
-        keys.add("Nice")
-    was = {**ours.was, **{key: known.was[key] for key in keys}}
-    wrote = {**ours.wrote, **{key: known.wrote.get(key, "") for key in keys}}
-    return replace(ours, was=was, wrote=wrote)
-
-
-def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
-    """The fields that somebody else changed since the move was decided; none where the entry does
-    not say how they stood, as those of earlier releases."""
-    stood = entry.details.get("stood")
-    if not isinstance(stood, dict):
-        return ()
-    # What the move itself writes, where it was sent before and not answered, is ours too.
-    sent = steering_of(entry.details, 0.0).wrote
-    ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
-    found = steering_store.changed_by_others(job, ours, context.config, now)
-    return (*found, requeued_list.FIELD) if requeued_list.changed(entry.details, job) else found
-
-
-@dataclass(frozen=True)
-class _Release:
-    """What becomes of a requeued job. ``before``: what is kept of it until Slurm has taken its
-    update, ``sure``: from then on; ``changes``: of its fields; ``plan``: for the job, None: it goes
-    by what Slurm gives it; ``left``: why it stays unplaced after all, empty: it does not;
-    ``starts``: when it starts then."""
-
-    before: Steering
-    sure: Steering
-    changes: dict[str, str]
-    plan: JobPlan | None
-    left: str = ""
-    starts: str = "and Slurm starts it"
-
-
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     said: list[str] = []
@@ -290,7 +243,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     nices = move_priority.restoring_nices(context, waiting, now)
     releases, updates = [], []
     for entry, job in waiting:
-        one = _release(context, entry, job, now)
+        one = release_of(context, entry, job, now)
         if one.plan is None:
             context.remove_plan(job)
         else:
@@ -304,7 +257,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
                 sure=move_priority.with_nice(one.sure, job, value),
             )
         releases.append(one)
-        updates.append(context.update(job, one.changes, _until_taken(context, one)))
+        updates.append(context.update(job, one.changes, steering_until_taken(context, one)))
     answers = _sent(context, [job for _, job in waiting], updates, now)
     taken: list[Entry] = []
     for (entry, job), one, error in zip(waiting, releases, answers, strict=True):
@@ -312,7 +265,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             ours = steering_of(entry.details, now)
             if not ours.gpus:
                 context.keep(job, one.sure)
-            outcome, where = (one.left, one.starts) if one.left else _done(ours)
+            outcome, where = (one.left, one.starts) if one.left else done_text(ours)
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
             if not one.left and ours.gpus and not (job.id in nices and nices[job.id].exact):
@@ -340,71 +293,3 @@ def _sent(
     for index, error in zip(full, found, strict=True):
         answers[index] = error
     return answers
-
-
-def _release(context: ActionContext, entry: Entry, job: Job, now: float) -> _Release:
-    before = context.steering_of(job)
-    ours = _steering(context, entry, job, now)
-    theirs, excluded = _changed_since(context, entry, job, now), _excluded(context, entry, job)
-    begins = _begins_later(context, entry, job, now)
-    if theirs or excluded or begins:
-        # Where it should go is not what its owner wants any more, or may not be.
-        stays = _stays_so((*theirs, *(["its begin time"] if begins else [])))
-        left = excluded or stays
-        known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
-        known = steering_store.given_up(known, theirs)
-        changes: dict[str, str] = {}
-        sure = known
-        if excluded:
-            changes, sure = owner_changes.accepted_request(
-                job, known, context.nodes, context.config
-            )
-        if begins:
-            left = left if left == stays else f"{left}; {stays}"
-            return _Release(known, sure, changes, None, left, "and Slurm starts it then")
-        return _Release(known, sure, _with_start(changes, entry, job, now), None, left)
-    (copies, shares), batch = copies_of(entry.details), batch_of_entry(entry.details)
-    reason, fields = str(entry.details.get("reason", "")), entry.details.get("fields")
-    plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
-    changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
-    return _Release(before, ours, changes, plan)
-
-
-def _stays_so(changed: Sequence[str]) -> str:
-    verb, ends = ("was", "s") if len(changed) == 1 else ("were", "")
-    return f"{' and '.join(changed)} {verb} changed while it moved, and stay{ends} so"
-
-
-def _begins_later(context: ActionContext, entry: Entry, job: Job, now: float) -> bool:
-    """Whether somebody else gave it a begin time that the move would take away."""
-    return _may_start_at_once(entry, now) and begins_as_set(job, now, context.requeue_delay_s)
-
-
-def _may_start_at_once(entry: Entry, now: float) -> bool:
-    # Nothing was promised of what a chained job left: it may start again as soon as it is its turn.
-    return bool(steering_of(entry.details, now).gpus) or chaining.DETAIL in entry.details
-
-
-def _with_start(fields: Mapping[str, str], entry: Entry, job: Job, now: float) -> dict[str, str]:
-    """The fields with when the job may start."""
-    if _may_start_at_once(entry, now):
-        return {**fields, "StartTime": at_once(job, now)}
-    if not fields:
-        # A stop: Slurm's own begin time stays, so that others get what it left.
-        return {"StartTime": begin_time(job.eligible_s)}
-    return dict(fields)
-
-
-def _until_taken(context: ActionContext, release: _Release) -> Steering:
-    before, ours = release.before, release.sure
-    if ours.gpus or context.in_the_job:
-        return ours
-    # It gets its owner's request back, which is kept until Slurm has taken it.
-    return replace(ours, was={**before.was, **ours.was}, wrote={**before.wrote, **ours.wrote})
-
-
-def _done(ours: Steering) -> tuple[str, str]:
-    if not ours.gpus:
-        return "stopped", "waits for its turn"
-    where = " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
-    return MOVED, f"to start on {where}"

@@ -1,0 +1,138 @@
+"""What becomes of a requeued job: where its move sends it, or why it stays its owner's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_hadar.controller.actuation import owner_changes, requeued_list
+from slurm_hadar.controller.actuation.apply import ActionContext
+from slurm_hadar.controller.actuation.entry_details import (
+    batch_of_entry,
+    copies_of,
+    steering_of,
+)
+from slurm_hadar.controller.actuation.move_steps import MOVED
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.snapshot import chaining
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.plan_file import JobPlan
+from slurm_hadar.slurm.times import at_once, begin_time, begins_as_set
+
+
+def excluded_by_owner(context: ActionContext, entry: Entry, job: Job | None) -> str:
+    """See :func:`owner_changes.excluded`; empty of a job that is not managed any more."""
+    if job is None or not job.managed:
+        return ""
+    return owner_changes.excluded(entry, job, context.steering_of(job), context.config)
+
+
+def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Steering:
+    """What the move was to write, with what it did to the job's mails and Nice since."""
+    ours, known = steering_of(entry.details, now), context.steering_of(job)
+    keys = {"MailType"} & set(known.was)
+    if "Nice" in known.was and known.wrote.get("Nice") == str(job.nice):
+        keys.add("Nice")
+    was = {**ours.was, **{key: known.was[key] for key in keys}}
+    wrote = {**ours.wrote, **{key: known.wrote.get(key, "") for key in keys}}
+    return replace(ours, was=was, wrote=wrote)
+
+
+def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
+    """The fields that another user changed since the move was decided; none where the entry does
+    not say how they stood, as those of earlier releases."""
+    stood = entry.details.get("stood")
+    if not isinstance(stood, dict):
+        return ()
+    # What the move itself writes, where it was sent before and not answered, is ours too.
+    sent = steering_of(entry.details, 0.0).wrote
+    ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
+    found = steering_store.changed_by_others(job, ours, context.config, now)
+    return (*found, requeued_list.FIELD) if requeued_list.changed(entry.details, job) else found
+
+
+@dataclass(frozen=True)
+class Release:
+    """What becomes of a requeued job. ``before``: what is kept of it until Slurm has taken its
+    update, ``sure``: from then on; ``changes``: of its fields; ``plan``: for the job, None: it goes
+    by what Slurm gives it; ``left``: why it stays unplaced after all, empty: it does not;
+    ``starts``: when it starts then."""
+
+    before: Steering
+    sure: Steering
+    changes: dict[str, str]
+    plan: JobPlan | None
+    left: str = ""
+    starts: str = "and Slurm starts it"
+
+
+def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Release:
+    """What to write for a job that its move ``entry`` has had requeued."""
+    before = context.steering_of(job)
+    ours = _steering(context, entry, job, now)
+    theirs = _changed_since(context, entry, job, now)
+    excluded = excluded_by_owner(context, entry, job)
+    begins = _begins_later(context, entry, job, now)
+    if theirs or excluded or begins:
+        # Where it should go is not what its owner wants any more, or may not be.
+        stays = _stays_so((*theirs, *(["its begin time"] if begins else [])))
+        left = excluded or stays
+        known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
+        known = steering_store.given_up(known, theirs)
+        changes: dict[str, str] = {}
+        sure = known
+        if excluded:
+            changes, sure = owner_changes.accepted_request(
+                job, known, context.nodes, context.config
+            )
+        if begins:
+            left = left if left == stays else f"{left}; {stays}"
+            return Release(known, sure, changes, None, left, "and Slurm starts it then")
+        return Release(known, sure, _with_start(changes, entry, job, now), None, left)
+    (copies, shares), batch = copies_of(entry.details), batch_of_entry(entry.details)
+    reason, fields = str(entry.details.get("reason", "")), entry.details.get("fields")
+    plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
+    changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
+    return Release(before, ours, changes, plan)
+
+
+def _stays_so(changed: Sequence[str]) -> str:
+    verb, ends = ("was", "s") if len(changed) == 1 else ("were", "")
+    return f"{' and '.join(changed)} {verb} changed while it moved, and stay{ends} so"
+
+
+def _begins_later(context: ActionContext, entry: Entry, job: Job, now: float) -> bool:
+    """Whether another user gave it a begin time that the move would take away."""
+    return _may_start_at_once(entry, now) and begins_as_set(job, now, context.requeue_delay_s)
+
+
+def _may_start_at_once(entry: Entry, now: float) -> bool:
+    # Nothing was promised of what a chained job left: it may start again as soon as it is its turn.
+    return bool(steering_of(entry.details, now).gpus) or chaining.DETAIL in entry.details
+
+
+def _with_start(fields: Mapping[str, str], entry: Entry, job: Job, now: float) -> dict[str, str]:
+    """The fields with when the job may start."""
+    if _may_start_at_once(entry, now):
+        return {**fields, "StartTime": at_once(job, now)}
+    if not fields:
+        # A stop: Slurm's own begin time stays, so that others get what it left.
+        return {"StartTime": begin_time(job.eligible_s)}
+    return dict(fields)
+
+
+def steering_until_taken(context: ActionContext, release: Release) -> Steering:
+    """What is kept of the job until Slurm has taken its update."""
+    before, ours = release.before, release.sure
+    if ours.gpus or context.in_the_job:
+        return ours
+    # It gets its owner's request back, which is kept until Slurm has taken it.
+    return replace(ours, was={**before.was, **ours.was}, wrote={**before.wrote, **ours.wrote})
+
+
+def done_text(ours: Steering) -> tuple[str, str]:
+    """How a move that was carried out ends, and what becomes of the job then."""
+    if not ours.gpus:
+        return "stopped", "waits for its turn"
+    where = " + ".join(f"{count} x {kind}" for kind, count in sorted(ours.gpus.items()))
+    return MOVED, f"to start on {where}"
