@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +14,10 @@ from slurm_hadar import config as configuration
 from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.controller.lock import controllers_uid, only_one
-from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.slurm.cluster import Cluster, open_cluster
+from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.job import Job
+from slurm_hadar.slurm.cluster import Cluster, Update, open_cluster
+from slurm_hadar.slurm.waiting_age import count_again
 
 if TYPE_CHECKING:  # half a second, and most commands do without
     from slurm_hadar.controller.tick import Controller
@@ -149,6 +151,29 @@ def root_asks_as(config: Config) -> str:
 
 def _for_sudo(uid: int) -> str:
     return users.name_of(uid, f"#{uid}")
+
+
+def keep_ages(cluster: Cluster, sent: Sequence[tuple[Job, Update]]) -> None:
+    """Make Slurm count the age of jobs whose partitions a command has changed; see
+    :mod:`slurm_hadar.slurm.waiting_age`. ``sent``: the jobs as they were, with what was sent."""
+
+    def say(ids: Sequence[str]) -> None:
+        said = "waiting up to 30 s until Slurm counts the age of"
+        print(f"hadar: {said} {_named(ids)} again", file=sys.stderr)
+
+    try:
+        left = count_again(cluster, sent, say)
+    except SlurmError as error:
+        # What was asked for is done.
+        print(f"hadar: whether Slurm counts each job's age is unknown: {error}", file=sys.stderr)
+        return
+    if left:
+        said = "Slurm counts its age again when it next computes priorities (PriorityCalcPeriod)"
+        print(f"hadar: {_named(left)}: {said}", file=sys.stderr)
+
+
+def _named(ids: Sequence[str]) -> str:
+    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
 
 
 def print_json(command: str, result: object) -> None:

@@ -13,6 +13,7 @@ from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
     cluster_of,
+    keep_ages,
     load_to_ask,
     print_json,
     reader_of,
@@ -81,7 +82,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
-    _send(cluster, mails.without_others(cluster, jobs, changes, steering))
+    _send(cluster, jobs, mails.without_others(cluster, jobs, changes, steering))
     command = shlex.join(["hadar", "set", job, *undo])
     said = f"job {job} is an ordinary job now; undo with: {command}"
     for found in jobs:
@@ -166,7 +167,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
     changes, changed, doubts, truncated = [], list[Job](), list[str](), list[str]()
     keys = {word.partition("=")[0] for word in words}
     changes_types = not keys.isdisjoint(("types", "gpu_mem", "gpu-mem"))
-    for found in _find(cluster, job):
+    jobs = _find(cluster, job)
+    for found in jobs:
         shown = opted_in(found, site, found.partitions).declaration
         if words == ["pin=yes"] and (shown is None or shown.off):
             raise HadarError(f"job {found.id} is not managed, so nothing moves it")
@@ -190,7 +192,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
             raise UsageError(f"job {job}: the declaration does not fit in the Comment (1024 bytes)")
         changes.append(Update(found.id, {**fields, "Comment": comment}))
         changed.append(replace(found, declaration=declared))
-    _send(cluster, changes)
+    _send(cluster, jobs, changes)
     if truncated and not _appends(cluster):
         doubts += [f"job {id_}: {_TRUNCATED}" for id_ in truncated]
     for doubt in doubts:
@@ -245,7 +247,9 @@ def _find(cluster: Cluster, id_: str) -> list[Job]:
     return jobs
 
 
-def _send(cluster: Cluster, changes: list[Update]) -> None:
+def _send(cluster: Cluster, jobs: Sequence[Job], changes: Sequence[Update]) -> None:
+    """``jobs``: of these changes, in their order."""
     for error in cluster.apply(changes):
         if error is not None:
             raise error
+    keep_ages(cluster, list(zip(jobs, changes, strict=True)))

@@ -10,6 +10,7 @@ from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
     controller_of,
+    keep_ages,
     load,
     print_json,
     reader_of,
@@ -50,6 +51,7 @@ def retire(
         if log is not None:
             # No tick may ever follow that would write them.
             event_log.news(log, controller.store, done.seen)
+        keep_ages(controller.cluster, [(done.seen[one.job_id], one) for one in done.sent])
     if as_json:
         shown = {"changed": True, "jobs": list(done.jobs), "refused": done.refused}
         print_json("retire", {**shown, "after_requeue": list(done.after_requeue.values())})

@@ -67,6 +67,7 @@ class Observer:
             racks=self._topology.read(seen.now),
             slurm_version=seen.slurm_version,
             priority_returns=self.rules.ages,
+            age=self.rules.age,
             in_order=self.rules.in_order,
         )
 

@@ -34,7 +34,7 @@ class Retired:
 
     ``seen``: all jobs that were looked at, by id. ``meant``: where nothing was changed, the fields
     that each of ``jobs`` would get. ``after_requeue``: of those that run with a changed request,
-    the sentences of :func:`requeue_text`, by id.
+    the sentences of :func:`requeue_text`, by id. ``sent``: the updates that Slurm took.
     """
 
     jobs: tuple[str, ...]
@@ -42,6 +42,7 @@ class Retired:
     seen: Mapping[str, Job]
     meant: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     after_requeue: Mapping[str, str] = field(default_factory=dict)
+    sent: tuple[Update, ...] = ()
 
 
 def ordinary(
@@ -106,27 +107,29 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
         texts = _requeue_texts(ours, controller.config, seen)
         return Retired(tuple(meant), {}, seen.jobs, meant, texts)
     _still(controller.config)
-    answers = _made_ordinary(ours, controller, seen, now)
+    answered = _made_ordinary(ours, controller, seen, now)
     texts = _requeue_texts(ours, controller.config, seen)
     for _ in range(_MORE_LOOKS):
-        begun = [id_ for id_, error in answers.items() if error and pending.BEGUN in str(error)]
+        begun = [id_ for id_, (_, error) in answered.items()
+                 if error and pending.BEGUN in str(error)]  # fmt: skip
         if not begun:
             break
         # They began after we looked; what is not there any more has ended.
         there = [job for job in controller.cluster.read_jobs(begun) if _is_ours(job)]
         texts |= _requeue_texts(there, controller.config, seen)
-        answers = {id_: error for id_, error in answers.items() if id_ not in begun}
-        answers |= _made_ordinary(there, controller, seen, now)
-    done = tuple(id_ for id_, error in answers.items() if error is None)
+        answered = {id_: one for id_, one in answered.items() if id_ not in begun}
+        answered |= _made_ordinary(there, controller, seen, now)
+    done = {id_: update for id_, (update, error) in answered.items() if error is None}
     return Retired(
-        done,
+        tuple(done),
         {
             id_: str(error)
-            for id_, error in answers.items()
+            for id_, (_, error) in answered.items()
             if error is not None and not _has_ended(error)
         },
         seen.jobs,
         after_requeue={id_: text for id_, text in texts.items() if id_ in done},
+        sent=tuple(done.values()),
     )
 
 
@@ -150,8 +153,8 @@ def _updates(
 
 def _made_ordinary(
     ours: Sequence[Job], controller: Controller, seen: Observed, now: float
-) -> dict[str, SlurmError | None]:
-    """What Slurm says to the updates, by job; all of it stands in the journal."""
+) -> dict[str, tuple[Update, SlurmError | None]]:
+    """The updates with what Slurm says to them, by job; all of it stands in the journal."""
     updates = _updates(ours, controller, seen, now)
     store = controller.store
     with store.transaction():
@@ -162,7 +165,7 @@ def _made_ordinary(
             outcome = "an ordinary job again" if error is None else f"refused: {error}"
             ended = error is not None and _has_ended(error)
             store.end(entry, "it had ended" if ended else outcome, now)
-    return {job.id: error for job, error in zip(ours, errors, strict=True)}
+    return {one.job_id: (one, error) for one, error in zip(updates, errors, strict=True)}
 
 
 def _is_ours(job: Job) -> bool:

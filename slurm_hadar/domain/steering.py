@@ -23,7 +23,8 @@ class Steering:
     update that Slurm may or may not have taken. ``leased``: an earlier release made it wait
     for a begin time. ``until``: its list of partitions is shorter than it may be, and waits for the
     first of them up to this time; ``ends``: when it was then expected to end there; both s since
-    the epoch, 0 of a list that makes it wait for nothing.
+    the epoch, 0 of a list that makes it wait for nothing. ``age_lost``: ``time`` was an update of
+    its partitions that has taken its age from its priority.
     """
 
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Steering:
     unsure: Mapping[str, str] = field(default_factory=dict)
     until: float = 0.0
     ends: float = 0.0
+    age_lost: bool = False
 
 
 def decode(admin_comment: str) -> Steering | None:
@@ -64,6 +66,7 @@ def decode(admin_comment: str) -> Steering | None:
             foreign=tuple(_parts(words.get("not", ""), ",")),
             until=float(words.get("until", "0")),
             ends=float(words.get("ends", "0")),
+            age_lost=words.get("age") == "lost",
         )
     except ValueError:
         return None
@@ -84,6 +87,8 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["batch"] = str(steering.batch)
     if steering.until:
         words |= {"until": f"{steering.until:.0f}", "ends": f"{steering.ends:.0f}"}
+    if steering.age_lost:
+        words["age"] = "lost"
     if steering.foreign:
         words["not"] = ",".join(steering.foreign)
     words |= {f"was.{key}": value for key, value in steering.was.items()}

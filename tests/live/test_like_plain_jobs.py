@@ -2,6 +2,7 @@
 accounts, after hints too. Beside each there is one of sbatch with the same request."""
 
 import re
+import time
 from datetime import datetime
 
 import people
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 MULTIFACTOR = """\
 PriorityWeightAge=1000000
 PriorityMaxAge=0-01:00
-PriorityCalcPeriod=00:01
+PriorityCalcPeriod=01:00
 PriorityWeightFairshare=1000
 PriorityWeightJobSize=1000
 PriorityWeightPartition=1000
@@ -49,15 +50,22 @@ def plain(site, *words):
     return site(ADA, "sbatch", "--parsable", "-o", "/dev/null", *words, text=SCRIPT).strip()
 
 
-def three(site, *words):
-    """A managed job between two of sbatch: what goes by the time of a submission is between theirs,
-    and all else is equal."""
-    return plain(site, *words), site.submit(ADA, *words, script=SCRIPT), plain(site, *words)
+def three(site, *lists):
+    """For each list of partitions a managed job, with its hint, between two of sbatch: what goes by
+    the time of a submission is between theirs, and all else is equal."""
+    before = [plain(site, "-p", names) for names in lists]
+    managed = []
+    for names in lists:
+        managed.append(site.submit(ADA, "-p", names, script=SCRIPT))
+        # Before there are others behind it, that could start first while its age does not count.
+        steered(site, *managed)
+    return list(zip(before, managed, [plain(site, "-p", names) for names in lists], strict=True))
 
 
 def steered(site, first, *others):
     """Tick until nothing more is sent; the first of these jobs has got a hint."""
-    assert f"update job {first}: Partition={HINT}" in site.tick()
+    if not others:
+        assert f"update job {first}: Partition={HINT}" in site.tick()
     assert "0 changes sent" in site.tick()
     assert {site.show(job, "%P") for job in (first, *others)} == {HINT}
 
@@ -65,6 +73,10 @@ def steered(site, first, *others):
 def seconds(text):
     """A time of Slurm's, s since the epoch."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def priority(site, job):
+    return int(site.show(job, "%Q"))
 
 
 def times(site, job):
@@ -110,9 +122,8 @@ def waits(site, *jobs):
 
 def test_priorities_forecasts_and_times_are_those_of_sbatch(site):
     fill = site.fill()
-    rows = three(site, "-p", "k80,v100"), three(site, "-p", "gpu")
+    rows = three(site, "k80,v100", "gpu")
     jobs = [job for row in rows for job in row]
-    steered(site, *(managed for _, managed, _ in rows))
     site.recalculates()
     site.until(lambda: all(int(factors(site)[job][0]["AGE"]) > 0 for job in jobs))
     assert "0 changes sent" in site.tick()
@@ -141,13 +152,13 @@ def test_priorities_forecasts_and_times_are_those_of_sbatch(site):
 def test_an_array_waits_in_one_record(site):
     fill = site.fill()
     managed = site.submit(ADA, "-p", "k80,v100", "--array=0-149", script=SCRIPT)
-    other = plain(site, "-p", "k80,v100", "--array=0-149")
 
     def waiting(job):
         return site.box.run("squeue", "-h", "-t", "PENDING", "-o", "%i", "-j", job).split()
 
-    assert waiting(managed) == [f"{managed}_[0-149]"] and waiting(other) == [f"{other}_[0-149]"]
     assert f"job {managed}_0: Partition={HINT}" in site.tick()
+    assert "0 changes sent" in site.tick()
+    other = plain(site, "-p", "k80,v100", "--array=0-149")
     assert "0 changes sent" in site.tick()
     assert site.show(managed, "%P") == HINT
     assert waiting(managed) == [f"{managed}_[0-149]"] and waiting(other) == [f"{other}_[0-149]"]
@@ -159,3 +170,31 @@ def test_an_array_waits_in_one_record(site):
     assert "0 changes sent" in site.tick()
     assert waiting(managed) == [f"{managed}_[6-149]"]
     assert len(site.box.run("squeue", "-h", "-t", "RUNNING", "-j", managed).splitlines()) == 6
+
+
+def test_no_command_takes_the_age_of_a_waiting_job(site):
+    """Slurm computes the priority without an age where the partitions change."""
+    site.fill()
+    script = SCRIPT.replace("v100,k80", "k80")
+    one = site.submit(ADA, "-p", "gpu", script=script)
+    array = site.submit(ADA, "-p", "gpu", "--array=0-2", script=script)
+    time.sleep(5.0)
+    behind = plain(site, "-p", "gpu")
+    assert {site.show(job, "%P") for job in (one, array)} == {"k80"}
+
+    def waits_in(names):
+        assert {site.show(job, "%P") for job in (one, array)} == {names}
+        assert site.show(array, "%i") == f"{array}_[0-2]"
+        # Nobody else had an update since.
+        assert min(priority(site, job) for job in (one, array)) > priority(site, behind) + 200
+
+    site.recalculates()
+    site.until(lambda: priority(site, one) > priority(site, behind))
+    for job in (one, array):
+        said = site.run(ADA, "hadar", "set", job, "types=v100,k80").stderr.decode()
+        assert f"waiting up to 30 s until Slurm counts the age of job {job} again" in said
+        assert "PriorityCalcPeriod" not in said
+    waits_in("v100,k80")
+    for job in (one, array):
+        site(ADA, "hadar", "optout", job)
+    waits_in("gpu")

@@ -1,8 +1,10 @@
 """What one tick sees: Slurm's answers, the jobs' own files, and what we did before."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.dependents import Dependents, dependents
@@ -17,6 +19,7 @@ from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.slurm.cluster import Cluster
+from slurm_hadar.slurm.waiting_age import AgePriority
 
 _NOT_STEERED = Steering()
 
@@ -49,6 +52,8 @@ class Observed:
     priority_returns: bool = False
     """Whether a moved job gets the priority back that its requeue takes (``move_priority``); else
     it may be the last of all."""
+    age: AgePriority = field(default_factory=AgePriority)
+    """What an update of its partitions takes from a waiting job's priority."""
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
 
@@ -84,6 +89,18 @@ class Observed:
             for job in self.jobs.values()
             if job.array_job_id and job.reason == "JobArrayTaskLimit"
         )
+
+    @cached_property
+    def _queue(self) -> list[tuple[float, int]]:
+        """Priority and number, turned, of the jobs that wait: the last of all first. Tasks that
+        Slurm keeps in one record count once."""
+        waiting = {job.raw_id: job for job in self.jobs.values() if job.state is JobState.PENDING}
+        return sorted((job.priority, -id_) for id_, job in waiting.items() if job.priority > 0)
+
+    def others_within(self, job: Job, points: float) -> bool:
+        """Whether other jobs wait behind this one with up to ``points`` less priority."""
+        last = bisect_left(self._queue, (job.priority - points, -inf))
+        return bisect_left(self._queue, (job.priority, -job.raw_id)) > last
 
     @cached_property
     def dependents(self) -> Dependents:

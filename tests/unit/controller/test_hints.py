@@ -32,6 +32,7 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import open_rates
+from slurm_hadar.slurm.waiting_age import AgePriority
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 ANY = Declaration(model="resnet50", types=("any",), checkpoint="yes")
@@ -66,23 +67,61 @@ def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_nam
     assert set(hint(job(declaration=ALL))["Partition"].split(",")) == {"v100", "p100", "k80"}
 
 
+ENFORCED = AgePriority(weight=10_000, most_s=10_000.0)
+"""A point for each second: a site that enforces limits."""
+
+
 @pytest.mark.parametrize(
-    ("ages", "waited_s", "sent"),
-    [(True, 60, True), (True, 600, False), (False, 600, True)],
+    ("age", "waited_s", "behind", "sent"),
+    [
+        (ENFORCED, 60, 900, True),
+        (ENFORCED, 60, 950, False),
+        (ENFORCED, 60, 1000, False),
+        (ENFORCED, 60, 1001, True),
+        (ENFORCED, 600, 1, False),
+        (AgePriority(weight=1000, most_s=604_800.0), 60, 1000, True),
+        (AgePriority(), 600, 1000, True),
+    ],
 )
-def test_no_order_costs_a_job_its_age(ages, waited_s, sent):
-    """Slurm sets the age to 0 at an update of the partitions, until it computes priorities."""
+def test_no_order_costs_a_job_its_place(age, waited_s, behind, sent):
+    """Slurm takes the age from the priority at an update of the partitions, until the next."""
     times = {"submit_s": NOW - waited_s, "eligible_s": NOW - waited_s}
-    one = job(declaration=ALL, partitions=("k80", "v100"), **times)
-    shown = replace(seen([one]), priority_returns=ages)
+    one = job(declaration=ALL, partitions=("k80", "v100"), priority=1000, **times)
+    other = ordinary("2", partitions=("v100",), priority=behind, reason="Resources")
+    shown = replace(seen([one, other]), age=age)
     assert hinted(decide(shown, {}, SITE)).get("1", {}) == (
         {"Partition": "v100,k80"} if sent else {}
     )
     # One that makes the job wait is widened all the same.
     narrow = record({"Partition": "v100,p100,k80"}, {"Partition": "v100"}, until=NOW - 1)
     short = job(declaration=ALL, partitions=("v100",), admin_comment=narrow, **times)
-    shown = replace(seen([short]), priority_returns=ages)
+    shown = replace(seen([short, other]), age=age)
     assert "k80" in hinted(decide(shown, {}, SITE))["1"]["Partition"]
+
+
+def test_an_age_that_an_update_took_is_counted_again():
+    times = {"submit_s": NOW - 600, "eligible_s": NOW - 600}
+    narrow = record({"Partition": "v100,p100,k80"}, {"Partition": "v100"}, until=NOW - 1)
+    short = job(declaration=ALL, partitions=("v100",), admin_comment=narrow, **times)
+    (action,) = decide(replace(seen([short]), age=ENFORCED), {}, SITE).of(Kind.HINT)
+    names = action.fields["Partition"]
+
+    def later(waited_s, ours=action.steering):
+        text = merge("", ours)
+        wide = replace(short, partitions=tuple(names.split(",")), admin_comment=text)
+        shown = seen([wide])
+        after = replace(shown, age=ENFORCED, now=NOW + waited_s)
+        return decide(after, {}, SITE).of(Kind.HINT)
+
+    # Slurm has to find the time again in a scheduling pass.
+    assert later(5) == []
+    (again,) = later(20)
+    assert again.fields == {"Partition": names}
+    assert "count its age again" in again.reason
+    assert later(40, again.steering) == []
+    # Nothing to count where no limit is enforced.
+    (action,) = decide(seen([short]), {}, SITE).of(Kind.HINT)
+    assert later(20, action.steering) == []
 
 
 def test_no_type_is_taken_out_of_the_list_that_the_job_was_submitted_with():

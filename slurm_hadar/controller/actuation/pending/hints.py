@@ -37,11 +37,12 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import formats
+from slurm_hadar.slurm import waiting_age
 from slurm_hadar.slurm.times import at_once
 
 _DEEP = "its list comes back when it is near the head of the queue"
 _YOUNG_S = 120.0
-"""A job that has waited longer has an age that an update of its partitions would take from it."""
+"""No order is worth the age of a job that has waited longer: others may come in the meantime."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _taken_back(
         no_features = not (job.features or target.request.constraint or "Features" in fields)
         if no_features and len(kinds) < len(config.gpu_types):
             fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)
-        ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen.now)
+        ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen)
         found.append(Action(Kind.HINT, job, fields, ours, why))
     return found
 
@@ -247,7 +248,7 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     if "Partition" not in steered.foreign:
         if names:
             fields.pop("Partition", None)
-            if ",".join(names) != job_updates.current(job, "Partition") and not _would_lose_age(
+            if ",".join(names) != job_updates.current(job, "Partition") and not _would_lose_place(
                 job, steered, seen
             ):
                 fields["Partition"] = ",".join(names)
@@ -259,13 +260,18 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     leased = obsolete_begin_time(job, steered, seen.now)
     if leased or hint.preempted:
         fields["StartTime"] = at_once(job, seen.now)
+    again = not fields and _counts_again(steered, seen)
+    if again:
+        fields["Partition"] = ",".join(job.partitions)
     if not fields:
         return None
-    ours = _remembered(job, fields, steered, seen.now)
+    ours = _remembered(job, fields, steered, seen)
     if hint.wait is not None:
         ours = replace(ours, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if leased:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
+    elif again:
+        why = "its list stays: an update makes Slurm count its age again"
     elif hint.preempted:
         why = "it was preempted, and may start again"
     elif "Partition" in fields and hint.wait is not None:
@@ -279,13 +285,24 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     return Action(Kind.HINT, job, fields, ours, why)
 
 
-def _would_lose_age(job: Job, steered: Steering, seen: Observed) -> bool:
-    """Whether other partitions, or another order of them, would cost the job its place: under
-    priority/multifactor an update of the partitions sets its age to 0 until Slurm computes
-    priorities again (PriorityCalcPeriod, 5 min by default). A list of ours that makes it wait is
-    widened all the same."""
-    waited_s = seen.now - max(job.eligible_s, job.submit_s)
-    return seen.priority_returns and waited_s > _YOUNG_S and not steered.until
+def _would_lose_place(job: Job, steered: Steering, seen: Observed) -> bool:
+    """Whether another job could start first because other partitions, or another order of them,
+    take the job's age from its priority: Slurm counts it again after the next tick. A list of ours
+    that makes it wait is widened all the same."""
+    if steered.until:
+        return False
+    points = seen.age.points(_waited_s(job, seen))
+    return _is_old(job, seen) or (points >= 1 and seen.others_within(job, points))
+
+
+def _is_old(job: Job, seen: Observed) -> bool:
+    """Whether an update of its partitions takes an age from the job that counts."""
+    waited_s = _waited_s(job, seen)
+    return waited_s > _YOUNG_S and seen.age.points(waited_s) >= 1
+
+
+def _waited_s(job: Job, seen: Observed) -> float:
+    return seen.now - max(job.eligible_s, job.submit_s)
 
 
 def _with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
@@ -295,15 +312,30 @@ def _with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
     return rest if nice == str(job.nice) else {**rest, "Nice": nice}
 
 
-def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, now: float) -> Steering:
+def _counts_again(steered: Steering, seen: Observed) -> bool:
+    """Whether an update makes Slurm count the age that our last one took from the job."""
+    settled = seen.now - steered.time >= waiting_age.PASS_S
+    return steered.age_lost and settled and "Partition" not in steered.foreign
+
+
+def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, seen: Observed) -> Steering:
     """What is known of the job once these are sent: its owner's value of each that differs."""
+    now, names = seen.now, fields.get("Partition")
+    other = names is not None and names != job_updates.current(job, "Partition")
     was = {
         key: value
         for key, value in job_updates.originals(job, fields, steered.was).items()
         if fields.get(key, job_updates.present(job, steered, key)) != value
     }
     wrote = {key: fields.get(key, job_updates.present(job, steered, key)) for key in was}
-    return Steering(time=now, moves=steered.moves, was=was, wrote=wrote, foreign=steered.foreign)
+    return Steering(
+        time=now,
+        moves=steered.moves,
+        was=was,
+        wrote=wrote,
+        foreign=steered.foreign,
+        age_lost=other and _is_old(job, seen),
+    )
 
 
 def waits_for(steered: Steering) -> str:
