@@ -1,9 +1,10 @@
-"""The age of a waiting job, which an update of its partitions may take from it.
+"""The age of a waiting job, and what an update of the job does to its priority.
 
-Where Slurm enforces limits (``AccountingStorageEnforce``) it forgets at such an update, be it of
-their order alone, since when the job waits, and computes its priority without an age. Its next
-scheduling pass finds the time again, but the priority stays as it is until Slurm computes all
-priorities (``PriorityCalcPeriod``) or the job gets another update, of whatever field
+Slurm computes all priorities every ``PriorityCalcPeriod``, and that of one job at each update of
+it, of whatever field: with its age of that moment, while others have theirs of the last time.
+Where Slurm enforces limits (``AccountingStorageEnforce``) an update of the partitions, be it of
+their order alone, makes it forget since when the job waits, and its priority has no age. Its next
+scheduling pass finds the time again, but the priority stays as it is until it is computed anew
 (``acct_policy_remove_accrue_time`` and the end of ``_update_job``, read in 22.05.8 and 24.11.5).
 """
 
@@ -25,29 +26,41 @@ _ENFORCED = ("limits", "safe", "all")
 
 @dataclass(frozen=True)
 class AgePriority:
-    """What an update of the partitions takes from a waiting job: ``weight`` is the priority that
-    it gains by waiting for ``most_s`` (seconds) or longer; 0 where no update takes any."""
+    """``weight`` is the priority that a job gains by waiting for ``most_s`` (seconds) or longer;
+    ``period_s``: between two computations of all; ``is_forgotten``: at an update of its
+    partitions."""
 
     weight: int = 0
     most_s: float = inf
+    period_s: float = 300.0
+    is_forgotten: bool = False
 
     def points(self, waited_s: float) -> float:
         """Priority of a job that has waited for so many seconds."""
         return self.weight * min(1.0, max(0.0, waited_s) / self.most_s)
 
+    def lost(self, waited_s: float) -> float:
+        """Priority that an update of its partitions takes from such a job."""
+        return self.points(waited_s) if self.is_forgotten else 0.0
 
-def age_at_stake(settings: Mapping[str, str]) -> AgePriority:
+    def gained(self, waited_s: float) -> float:
+        """Priority that such an update gives it at most before others get as much."""
+        return 0.0 if self.is_forgotten else self.points(min(waited_s, self.period_s))
+
+
+def age_priority(settings: Mapping[str, str]) -> AgePriority:
     """Of a site, by what ``scontrol show config`` says."""
-    enforced = settings.get("AccountingStorageEnforce", "").lower()
-    if (
-        settings.get("PriorityType", "") != "priority/multifactor"
-        or not any(word in enforced for word in _ENFORCED)
-        or "ACCRUE_ALWAYS" in settings.get("PriorityFlags", "").upper()
-    ):
-        return AgePriority()
     weight = settings.get("PriorityWeightAge", "")
-    most_s = parse_duration(settings.get("PriorityMaxAge", "")) or inf
-    return AgePriority(int(weight) if weight.isdecimal() else 0, most_s)
+    if settings.get("PriorityType", "") != "priority/multifactor" or not weight.isdecimal():
+        return AgePriority()
+    enforced = settings.get("AccountingStorageEnforce", "").lower()
+    keeps = "ACCRUE_ALWAYS" in settings.get("PriorityFlags", "").upper()
+    return AgePriority(
+        int(weight),
+        parse_duration(settings.get("PriorityMaxAge", "")) or inf,
+        parse_duration(settings.get("PriorityCalcPeriod", "")) or 300.0,
+        any(word in enforced for word in _ENFORCED) and not keeps,
+    )
 
 
 def count_again(
@@ -71,12 +84,12 @@ def count_again(
            if job.priority < _expected(*left[id_])}  # fmt: skip
     if not low:
         return ()
-    age, now = age_at_stake(cluster.read_config()), time.time()
+    age, now = age_priority(cluster.read_config()), time.time()
     # A fair share that has fallen makes a lower priority too.
     half = {
         id_: points / 2
         for id_, job in low.items()
-        if (points := age.points(now - max(job.eligible_s, job.submit_s))) >= 1
+        if (points := age.lost(now - max(job.eligible_s, job.submit_s))) >= 1
         and _expected(*left[id_]) - job.priority >= points / 2
     }
     left = {id_: left[id_] for id_ in half}

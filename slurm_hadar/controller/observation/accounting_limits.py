@@ -20,7 +20,7 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.records import requeue_delay_s
-from slurm_hadar.slurm.waiting_age import AgePriority, age_at_stake
+from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _ASK_AGAIN_S = 600.0
 _NO_LABELS = ("", "none", "(null)", "n/a")
@@ -73,7 +73,7 @@ class AccountingLimits:
         self.ages = False
         """Whether jobs gain priority with age, as far as this controller may know and change it."""
         self.age = AgePriority()
-        """What an update of its partitions takes from a waiting job's priority. In every mode."""
+        """What an update does to a waiting job's priority. In every mode."""
         self.in_order = False
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
         self.jobs_are_hidden = False
@@ -119,7 +119,7 @@ class AccountingLimits:
             self.ages = settings.get("PriorityType", "") == "priority/multifactor"
             hidden = settings.get("PrivateData", "").lower().split(",")
             self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
-        self.age = age_at_stake(settings)
+        self.age = age_priority(settings)
         self.requeue_delay_s = requeue_delay_s(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))

@@ -67,35 +67,43 @@ def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_nam
     assert set(hint(job(declaration=ALL))["Partition"].split(",")) == {"v100", "p100", "k80"}
 
 
-ENFORCED = AgePriority(weight=10_000, most_s=10_000.0)
+ENFORCED = AgePriority(weight=10_000, most_s=10_000.0, is_forgotten=True)
 """A point for each second: a site that enforces limits."""
+FREE = AgePriority(weight=10_000, most_s=10_000.0, period_s=300.0)
+"""The same without limits."""
 
 
 @pytest.mark.parametrize(
-    ("age", "waited_s", "behind", "sent"),
+    ("age", "waited_s", "other", "sent"),
     [
         (ENFORCED, 60, 900, True),
         (ENFORCED, 60, 950, False),
         (ENFORCED, 60, 1000, False),
         (ENFORCED, 60, 1001, True),
         (ENFORCED, 600, 1, False),
-        (AgePriority(weight=1000, most_s=604_800.0), 60, 1000, True),
+        (AgePriority(1000, 604_800.0, is_forgotten=True), 60, 1000, True),
+        (FREE, 600, 1000, True),
+        (FREE, 600, 1001, False),
+        (FREE, 600, 1300, False),
+        (FREE, 600, 1301, True),
+        (FREE, 60, 1100, True),
         (AgePriority(), 600, 1000, True),
     ],
 )
-def test_no_order_costs_a_job_its_place(age, waited_s, behind, sent):
-    """Slurm takes the age from the priority at an update of the partitions, until the next."""
+def test_no_order_changes_places(age, waited_s, other, sent):
+    """Slurm computes the priority at an update of the partitions: without the age, or with more of
+    it than others have."""
     times = {"submit_s": NOW - waited_s, "eligible_s": NOW - waited_s}
     one = job(declaration=ALL, partitions=("k80", "v100"), priority=1000, **times)
-    other = ordinary("2", partitions=("v100",), priority=behind, reason="Resources")
-    shown = replace(seen([one, other]), age=age)
+    neighbour = ordinary("2", partitions=("v100",), priority=other, reason="Resources")
+    shown = replace(seen([one, neighbour]), age=age)
     assert hinted(decide(shown, {}, SITE)).get("1", {}) == (
         {"Partition": "v100,k80"} if sent else {}
     )
     # One that makes the job wait is widened all the same.
     narrow = record({"Partition": "v100,p100,k80"}, {"Partition": "v100"}, until=NOW - 1)
     short = job(declaration=ALL, partitions=("v100",), admin_comment=narrow, **times)
-    shown = replace(seen([short, other]), age=age)
+    shown = replace(seen([short, neighbour]), age=age)
     assert "k80" in hinted(decide(shown, {}, SITE))["1"]["Partition"]
 
 

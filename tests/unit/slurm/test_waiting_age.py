@@ -7,10 +7,11 @@ from math import inf
 
 import pytest
 
-from slurm_hadar.slurm.waiting_age import AgePriority, age_at_stake
+from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 SITE = {
     "AccountingStorageEnforce": "associations,limits,qos",
+    "PriorityCalcPeriod": "00:02:00",
     "PriorityFlags": "SMALL_RELATIVE_TO_TIME",
     "PriorityMaxAge": "7-00:00:00",
     "PriorityType": "priority/multifactor",
@@ -18,12 +19,13 @@ SITE = {
 }
 
 
-def test_where_slurm_enforces_limits_it_is_the_age():
-    age = age_at_stake(SITE)
-    assert age == AgePriority(10_000, 7 * 86_400.0)
-    assert age.points(86_400.0) == pytest.approx(10_000 / 7)
-    assert age.points(30 * 86_400.0) == 10_000
-    assert age.points(-5.0) == 0
+def test_where_slurm_enforces_limits_an_update_of_the_partitions_takes_the_age():
+    age = age_priority(SITE)
+    assert age == AgePriority(10_000, 7 * 86_400.0, 120.0, is_forgotten=True)
+    assert age.lost(86_400.0) == pytest.approx(10_000 / 7)
+    assert age.lost(30 * 86_400.0) == 10_000
+    assert age.lost(-5.0) == 0
+    assert age.gained(86_400.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -32,14 +34,19 @@ def test_where_slurm_enforces_limits_it_is_the_age():
         ("AccountingStorageEnforce", "associations"),
         ("AccountingStorageEnforce", "none"),
         ("PriorityFlags", "ACCRUE_ALWAYS,MAX_TRES"),
-        ("PriorityType", "priority/basic"),
-        ("PriorityWeightAge", "0"),
     ],
 )
-def test_elsewhere_it_is_nothing(key, value):
-    assert age_at_stake({**SITE, key: value}).points(inf) == 0
+def test_elsewhere_it_counts_the_age_since_the_last_computation(key, value):
+    age = age_priority({**SITE, key: value})
+    assert age.lost(inf) == 0
+    assert age.gained(86_400.0) == pytest.approx(10_000 * 120 / (7 * 86_400))
+    assert age.gained(60.0) == pytest.approx(10_000 * 60 / (7 * 86_400))
 
 
-def test_what_slurm_does_not_say_is_nothing():
-    assert age_at_stake({}).points(1e6) == 0
-    assert AgePriority().points(inf) == 0
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {**SITE, "PriorityType": "priority/basic"}, {**SITE, "PriorityWeightAge": "0"}],
+)
+def test_where_no_age_counts_it_does_nothing(settings):
+    age = age_priority(settings)
+    assert age.lost(1e6) == age.gained(1e6) == 0

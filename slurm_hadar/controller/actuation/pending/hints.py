@@ -17,7 +17,7 @@ from types import MappingProxyType
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending import queue_head
+from slurm_hadar.controller.actuation.pending import list_updates, queue_head
 from slurm_hadar.controller.actuation.pending.partition_preference import (
     PreferenceInput,
     expected_end,
@@ -37,12 +37,9 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import formats
-from slurm_hadar.slurm import waiting_age
 from slurm_hadar.slurm.times import at_once
 
 _DEEP = "its list comes back when it is near the head of the queue"
-_YOUNG_S = 120.0
-"""No order is worth the age of a job that has waited longer: others may come in the meantime."""
 
 
 @dataclass(frozen=True)
@@ -248,9 +245,8 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     if "Partition" not in steered.foreign:
         if names:
             fields.pop("Partition", None)
-            if ",".join(names) != job_updates.current(job, "Partition") and not _would_lose_place(
-                job, steered, seen
-            ):
+            same = ",".join(names) == job_updates.current(job, "Partition")
+            if not (same or list_updates.would_change_places(job, steered, seen)):
                 fields["Partition"] = ",".join(names)
         elif not excluded and _is_wider(job, steered):
             # A list that has sunk back in the queue is left as it is.
@@ -260,7 +256,7 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     leased = obsolete_begin_time(job, steered, seen.now)
     if leased or hint.preempted:
         fields["StartTime"] = at_once(job, seen.now)
-    again = not fields and _counts_again(steered, seen)
+    again = not fields and list_updates.counts_again(steered, seen)
     if again:
         fields["Partition"] = ",".join(job.partitions)
     if not fields:
@@ -285,37 +281,11 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     return Action(Kind.HINT, job, fields, ours, why)
 
 
-def _would_lose_place(job: Job, steered: Steering, seen: Observed) -> bool:
-    """Whether another job could start first because other partitions, or another order of them,
-    take the job's age from its priority: Slurm counts it again after the next tick. A list of ours
-    that makes it wait is widened all the same."""
-    if steered.until:
-        return False
-    points = seen.age.points(_waited_s(job, seen))
-    return _is_old(job, seen) or (points >= 1 and seen.others_within(job, points))
-
-
-def _is_old(job: Job, seen: Observed) -> bool:
-    """Whether an update of its partitions takes an age from the job that counts."""
-    waited_s = _waited_s(job, seen)
-    return waited_s > _YOUNG_S and seen.age.points(waited_s) >= 1
-
-
-def _waited_s(job: Job, seen: Observed) -> float:
-    return seen.now - max(job.eligible_s, job.submit_s)
-
-
 def _with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
     if not nice:
         return fields
     rest = {key: value for key, value in fields.items() if key != "Nice"}
     return rest if nice == str(job.nice) else {**rest, "Nice": nice}
-
-
-def _counts_again(steered: Steering, seen: Observed) -> bool:
-    """Whether an update makes Slurm count the age that our last one took from the job."""
-    settled = seen.now - steered.time >= waiting_age.PASS_S
-    return steered.age_lost and settled and "Partition" not in steered.foreign
 
 
 def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, seen: Observed) -> Steering:
@@ -334,7 +304,7 @@ def _remembered(job: Job, fields: Mapping[str, str], steered: Steering, seen: Ob
         was=was,
         wrote=wrote,
         foreign=steered.foreign,
-        age_lost=other and _is_old(job, seen),
+        age_lost=other and list_updates.takes_age(job, seen),
     )
 
 

@@ -1,0 +1,41 @@
+"""What an update of its partitions does to the place of a waiting job in Slurm's queue, beside what
+the new list does: Slurm computes its priority anew (:mod:`slurm_hadar.slurm.waiting_age`)."""
+
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.waiting_age import PASS_S
+
+_YOUNG_S = 120.0
+"""No order is worth the age of a job that has waited longer: others may come in the meantime."""
+_LEAST_POINTS = 1.0
+"""Slurm's priorities are whole numbers."""
+
+
+def would_change_places(job: Job, steered: Steering, seen: Observed) -> bool:
+    """Whether another job could start first, or this one before another, by an update of its
+    partitions alone. A list of ours that makes it wait is widened all the same."""
+    if steered.until:
+        return False
+    waited_s = _waited_s(job, seen)
+    lost, gained = (
+        points if points >= _LEAST_POINTS else 0.0
+        for points in (seen.age.lost(waited_s), seen.age.gained(waited_s))
+    )
+    return takes_age(job, seen) or seen.others_within(job, lost, gained)
+
+
+def takes_age(job: Job, seen: Observed) -> bool:
+    """Whether the update takes an age from the job that Slurm has to count again."""
+    waited_s = _waited_s(job, seen)
+    return waited_s > _YOUNG_S and seen.age.lost(waited_s) >= _LEAST_POINTS
+
+
+def counts_again(steered: Steering, seen: Observed) -> bool:
+    """Whether an update makes Slurm count the age that our last one took from the job."""
+    settled = seen.now - steered.time >= PASS_S
+    return steered.age_lost and settled and "Partition" not in steered.foreign
+
+
+def _waited_s(job: Job, seen: Observed) -> float:
+    return seen.now - max(job.eligible_s, job.submit_s)
