@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
@@ -17,12 +18,18 @@ from slurm_hadar.controller.actuation.pending import (
     priority_exchange,
     queue_head,
 )
-from slurm_hadar.controller.actuation.running import chain_requeues, held_idle, mails, moves
+from slurm_hadar.controller.actuation.running import (
+    chain_requeues,
+    held_idle,
+    mails,
+    moves,
+    still_open,
+)
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
-from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.state_errors import new_file_message
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import NO_TIME, Learning
@@ -42,13 +49,17 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
 
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
+_LOOK_AGAIN_S = 5.0
+"""Where Slurm takes longer to show all, a tick looks once, and moves that are ripe wait for the
+next."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,7 @@ class Controller:
         self.learning = Learning(store, rates)
         self.gpus = self.learning.gpus
         self._room = True
+        self._read_s = 0.0
         self._lost_gpus = LostGpus()
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
@@ -190,7 +202,7 @@ class Controller:
             words += done
         tick, shown = self._snapshot(seen, sent, mode)
         words += shown.faults
-        read_s = watch.lap()
+        read_s = self._read_s = watch.lap()
         answer = self._decider.ask(shown)
         self._room = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
@@ -270,13 +282,33 @@ class Controller:
         """The next step of every move under way, and repairs. What was done, and which jobs were
         just released -> where they go."""
         words = repair.resume_saved(context, seen)
-        step = moves.advance(context, seen.jobs, seen.progress, seen.now)
+        look = partial(self._obstacles, seen)
+        step = moves.advance(context, seen.jobs, seen.progress, seen.now, look)
         words += step.said
         repair.keep_owners_changes(context, seen)
         repair.close_interrupted(context, seen)
         words += repair.release_failed_launches(context, seen)
         words += repair.undo_impossible_placements(context, seen)
         return words, step.sent
+
+    def _obstacles(
+        self, seen: Observed, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]
+    ) -> Mapping[str, str]:
+        """See :data:`moves.Obstacles`; ``seen``: the cluster now."""
+        left = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
+        return still_open.obstacles(ripe, others, left, self.config)
+
+    def _obstacles_now(
+        self, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]
+    ) -> Mapping[str, str] | None:
+        """The same, with another look at the cluster. None where a look takes long, or fails: the
+        next tick looks anyway."""
+        if self._read_s > _LOOK_AGAIN_S:
+            return None
+        try:
+            return self._obstacles(self.observe(), ripe, others)
+        except SlurmError:
+            return None
 
     # -- snapshot ----------------------------------------------------------------------------
 
@@ -365,7 +397,9 @@ class Controller:
             hopes |= chain_requeues.details(action, seen, tick.past.chains)
             hopes |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
-        settled = moves.settle(context, seen.jobs, self._clock, self._sleep, self._stopped)
+        settled = moves.settle(
+            context, seen.jobs, self._clock, self._sleep, self._stopped, self._obstacles_now
+        )
         return Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),

@@ -1,4 +1,5 @@
-"""What a job's owner types into scontrol while the job is being moved holds, on a real Slurm."""
+"""What a job's owner types into scontrol while the job is being moved holds, on a real Slurm;
+and a job stays that others have left no place for until it has saved."""
 
 import time
 
@@ -7,8 +8,10 @@ from conftest import need
 from dictated import Dictated
 from trainings import moves_of
 
+from slurm_hadar.controller.actuation.move_steps import acknowledged
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.exchange.progress import read_all_progress
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -110,6 +113,72 @@ def test_a_begin_time_set_during_a_move_stays(site, moving):
 
 def test_a_job_that_nobody_changed_moves(site, moving):
     id_, _, to, careful = moving
+    assert ended(site, id_, careful) == "moved"
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.where(id_) == {to}
+
+
+@pytest.fixture
+def saved(site):
+    """A job that runs and has saved for a move some time ago, that to which it goes, and the
+    controller."""
+    site.until(site.all_nodes_answer)
+    id_ = site.submit(linger=2.0, words=["-p", "gpu"])
+    site.until(lambda: site.trains(id_))
+    (here,) = site.where(id_)
+    to = next(kind for kind in ("v100", "p100", "k80") if kind != here)
+    site.want = {id_: {to: 1}}
+    careful = site.another(site.with_settings(moving={"settle_s": 0.0}))
+    careful.tick()
+    (entry,) = careful.store.open_entries()
+    folder, owners = site.config.site.exchange_dir, {id_: site.job(id_).uid}
+    site.until(lambda: acknowledged(entry, read_all_progress(folder, owners).get(id_)))
+    time.sleep(6.0)
+    yield id_, to, careful
+    site.box.run("scancel", "--name=taker")
+
+
+def dropped(site, id_, careful, why, held=False):
+    careful.tick()
+    if held:
+        site.box.run("scontrol", "release", id_)
+    (move,) = moves_of(careful.store, id_)
+    assert move.outcome.startswith("it stays where it is: ") and why in move.outcome
+    assert site.unharmed(id_).restarts == 0
+    assert site.job(id_).state is JobState.RUNNING
+
+
+def test_a_job_whose_place_was_taken_while_it_saved_stays(site, saved):
+    id_, to, careful = saved
+    words = ("--parsable", "-J", "taker", "-p", to, "--gres=gpu:1", "-o", "/dev/null")
+
+    def waits():
+        return site.box.run("sbatch", *words, "--wrap", "sleep 300").strip()
+
+    taken = [waits() for _ in range(5)]
+    site.until(lambda: site.job(taken[-1]).reason in ("Resources", "Priority"))
+    dropped(site, id_, careful, "")
+
+
+def test_a_job_that_was_held_while_it_saved_stays(site, saved):
+    id_, _, careful = saved
+    site.box.run("scontrol", "hold", id_)
+    dropped(site, id_, careful, "it is held", held=True)
+
+
+def test_a_job_whose_place_is_drained_while_it_saved_stays(site, saved):
+    id_, to, careful = saved
+    nodes = [node.name for node in site.slurm.read_nodes() if to in node.gpus]
+    site.box.run("scontrol", "update", f"NodeName={','.join(nodes)}", "State=DRAIN", "Reason=test")
+    try:
+        dropped(site, id_, careful, "not free yet")
+    finally:
+        site.box.run("scontrol", "update", f"NodeName={','.join(nodes)}", "State=RESUME")
+
+
+def test_a_job_that_saved_a_while_ago_is_moved(site, saved):
+    id_, to, careful = saved
+    site.until(lambda: careful.tick() and site.job(id_).restarts == 1)
     assert ended(site, id_, careful) == "moved"
     site.until(lambda: careful.tick() and site.trains(id_, 1))
     assert site.where(id_) == {to}

@@ -110,15 +110,16 @@ def _consent(job: Job, seen: Observed, config: Config) -> str:
         return "Slurm does not requeue it as others (--requeue=expedite)"
     if job.external:
         return "it has licences, a burst buffer or segments, which a requeue would give to others"
-    if why := _starts_worse(job, seen):
+    if why := starts_worse(job, seen):
         return why
     if seen.steered(job.id).moves >= config.guards.max_moves_per_job:
         return "guards.max_moves_per_job is reached"
     return ""
 
 
-def _starts_worse(job: Job, seen: Observed) -> str:
-    """Why Slurm might start it later, for a shorter time or not at all once it is requeued."""
+def starts_worse(job: Job, seen: Observed) -> str:
+    """Why Slurm might start it later, for a shorter time or not at all once it is requeued; empty
+    where nothing is known."""
     if job.priority == 0:
         return "it is held, so it would not start again"
     if job.array_job_id in seen.throttled_arrays:

@@ -207,7 +207,7 @@ def test_every_plan_keeps_to_the_shapes_and_can_be_carried_out(name, observed, p
     assert found.placements.keys() | found.waiting.keys() == set(shown.view.jobs.ids)
     for id_, placement in found.placements.items():
         assert not wrong_shape(observed, shown, id_, placement)
-    # What one that stays still has is not free for a move of another (actions._claimed).
+    # What one that stays still has is not free for a move of another (open_places).
     stay = any(one.reason.startswith("stays: ") for one in found.placements.values())
     if not stay and not problems(shown.view, plan):
         assert not problems(shown.view, found)

@@ -5,15 +5,30 @@ on a node while a job leaves it, so one that prefers this node would start elsew
 """
 
 from collections.abc import Iterable
+from typing import Protocol
 
-from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob
+from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.domain.job import Job, JobState
+
+
+class MovingJob(Protocol):
+    """A job whose move is under way."""
+
+    @property
+    def job(self) -> Job:
+        """As Slurm shows it."""
+        ...
+
+    @property
+    def held(self) -> Place:
+        """Where it goes."""
+        ...
 
 
 class CrossingMoves:
     """The moves that are under way or chosen already: which nodes they leave, and where they go."""
 
-    def __init__(self, under_way: Iterable[SchedulableJob]) -> None:
+    def __init__(self, under_way: Iterable[MovingJob]) -> None:
         """``under_way``: moves of earlier ticks."""
         self._leaving: dict[str, str] = {}
         self._coming: dict[str, str] = {}

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_hadar.controller.actuation.destinations import host_capacity
+from slurm_hadar.controller.actuation.destinations.crossing_moves import MovingJob
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, placed
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
 
 
 def possible_takers(
     moved: Sequence[Job],
-    under_way: Sequence[SchedulableJob],
+    under_way: Sequence[MovingJob],
     waiting: Sequence[Job],
     seen: Observed,
     left: pending_demand.Free,

@@ -23,6 +23,7 @@ from slurm_hadar.controller.actuation.running.releases import (
     release_of,
     steering_until_taken,
 )
+from slurm_hadar.controller.actuation.running.still_open import DROPPED
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError
@@ -32,6 +33,16 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 
 _POLL_S = 0.5
+_DECIDED_NOW_S = 5.0
+"""A move that was decided so short a time ago needs no second look at the cluster."""
+
+Obstacles = Callable[[Sequence[tuple[Entry, Job]], Sequence[Entry]], Mapping[str, str] | None]
+"""Moves that are about to be requeued, and the others under way -> why some would harm their jobs
+now (:mod:`slurm_hadar.controller.actuation.running.still_open`); None: not known now."""
+
+
+def _no_obstacle(ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]) -> Mapping[str, str]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,11 @@ class MoveResult:
 
 
 def advance(
-    context: ActionContext, jobs: Mapping[str, Job], progress: Mapping[str, Progress], now: float
+    context: ActionContext,
+    jobs: Mapping[str, Job],
+    progress: Mapping[str, Progress],
+    now: float,
+    obstacles: Obstacles = _no_obstacle,
 ) -> MoveResult:
     """Take every open move one step further, from what is seen now."""
     entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
@@ -76,9 +91,35 @@ def advance(
                 said += _correct_plan(context, job)
             context.store.end(entry.id, decided.outcome, now)
             said.append(f"job {entry.job}: {decided.outcome}")
+    requeue, dropped = _still_right(requeue, entries, now, obstacles)
+    for entry, job, why in dropped:
+        said += _correct_plan(context, job)
+        context.store.end(entry.id, f"{DROPPED}{why}", now)
+        said.append(f"job {entry.job}: {DROPPED}{why}")
     said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
+
+
+def _still_right(
+    requeue: Sequence[tuple[Entry, Job, float]],
+    entries: Sequence[Entry],
+    now: float,
+    obstacles: Obstacles,
+) -> tuple[list[tuple[Entry, Job, float]], list[tuple[Entry, Job, str]]]:
+    """The moves to be requeued now, and those that are dropped, with the reason; what is in neither
+    waits."""
+    asked = [one for one in requeue if abs(now - one[0].opened_s) > _DECIDED_NOW_S]
+    if not asked:
+        return list(requeue), []
+    ripe = {entry.id for entry, _, _ in requeue}
+    others = [entry for entry in entries if entry.id not in ripe]
+    found = obstacles([(entry, job) for entry, job, _ in asked], others)
+    if found is None:
+        return [one for one in requeue if one not in asked], []
+    dropped = [(entry, job, found[job.id]) for entry, job, _ in asked if job.id in found]
+    gone = {entry.id for entry, _, _ in dropped}
+    return [one for one in requeue if one[0].id not in gone], dropped
 
 
 def _correct_plan(context: ActionContext, job: Job) -> list[str]:
@@ -112,8 +153,10 @@ def settle(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     why_not: Callable[[], str] = str,
+    obstacles: Obstacles = _no_obstacle,
 ) -> list[str]:
-    """Follow the open moves for a bounded time. Slurm is asked about these jobs only.
+    """Follow the open moves for a bounded time. Slurm is asked about these jobs only, and about all
+    before one is requeued that was asked to save some time ago.
 
     ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
     more, empty where it may.
@@ -151,7 +194,7 @@ def settle(
             if stopped:
                 return [*said, f"moves in progress wait: {stopped}"]
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
-            said += advance(context, jobs, progress, clock()).said
+            said += advance(context, jobs, progress, clock(), obstacles).said
         looks -= 1
         if clock() >= end or looks == 0:
             return said

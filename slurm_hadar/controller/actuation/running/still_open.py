@@ -1,0 +1,81 @@
+"""Whether a move that was decided some time ago is still right, just before its requeue.
+
+Until a job has saved it runs on, so nothing is lost where its move is dropped. Meanwhile others may
+have been submitted or held, and nodes may have gone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.destinations.open_places import places_lost, reserved_node
+from slurm_hadar.controller.actuation.entry_details import copies_of, steering_of
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import movability
+from slurm_hadar.controller.snapshot.eligibility import Place
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.placement import Placement
+
+DROPPED = "it stays where it is: "
+"""How the outcome of a move begins that is no longer right."""
+
+
+@dataclass(frozen=True)
+class _Ripe:
+    """A move that is about to be requeued."""
+
+    job: Job
+    placement: Placement
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """Another move, and where its job goes."""
+
+    job: Job
+    held: Place
+
+
+def obstacles(
+    ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry], seen: Observed, config: Config
+) -> dict[str, str]:
+    """Why moves would harm their jobs now, by job. ``others``: moves under way that are not about
+    to be requeued; ``seen``: the cluster now, without trainings on idle nodes, which give way."""
+    found: dict[str, str] = {}
+    moves: list[_Ripe] = []
+    for entry, job in ripe:
+        move = _move(entry, job)
+        gone = [name for name in move.placement.nodes if not _is_usable(name, seen)]
+        if why := movability.starts_worse(job, seen):
+            found[job.id] = why
+        elif gone:
+            found[job.id] = f"node {gone[0]}, where it would go, is not available any more"
+        elif node := reserved_node(move, seen):
+            found[job.id] = f"a reservation of {node} begins before its time limit ends"
+        else:
+            moves.append(move)
+    if config.guards.preempt:
+        # Their places may still be those of jobs that make way for them.
+        return found
+    return found | places_lost(moves, _under_way(others, seen), seen, config)
+
+
+def _is_usable(name: str, seen: Observed) -> bool:
+    return name in seen.nodes and seen.nodes[name].usable
+
+
+def _move(entry: Entry, job: Job) -> _Ripe:
+    ours, fields = steering_of(entry.details, entry.opened_s), entry.details.get("fields")
+    copies, _ = copies_of(entry.details)
+    placement = Placement(ours.gpus, ours.nodes, copies=copies)
+    return _Ripe(job, placement, fields if isinstance(fields, dict) else {})
+
+
+def _under_way(entries: Sequence[Entry], seen: Observed) -> list[_UnderWay]:
+    return [
+        _UnderWay(seen.jobs[entry.job], steering_of(entry.details, entry.opened_s).nodes)
+        for entry in entries
+        if entry.job in seen.jobs
+    ]
