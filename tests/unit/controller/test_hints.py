@@ -13,6 +13,7 @@ from hand_made import (
     decide,
     hinted,
     job,
+    look,
     nodes,
     only,
     ordinary,
@@ -130,6 +131,30 @@ def test_an_age_that_an_update_took_is_counted_again():
     # Nothing to count where no limit is enforced.
     (action,) = decide(seen([short]), {}, SITE).of(Kind.HINT)
     assert later(20, action.steering) == []
+
+
+@pytest.mark.parametrize("submitted", [("v100", "p100", "k80"), ("gpu",)])
+def test_a_time_limit_that_seems_too_short_takes_no_type_out_of_the_list(submitted):
+    """On k80 it would take 1.6 times as long as its limit; plain Slurm would start it there."""
+    short = replace(ALL, batch=(64, 64), samples=70_000.0)
+    listed = job(declaration=short, partitions=submitted, time_limit_s=900.0)
+    shown = seen([listed])
+    rows = look(shown, SITE).view.jobs
+    kinds = look(shown, SITE).view.types
+    assert rows.rate[0, kinds.index("k80"), 0] == 0 < rows.rate[0, kinds.index("v100"), 0]
+    names = hint(listed).get("Partition", ",".join(submitted)).split(",")
+    assert names == ["v100", "p100", "k80"]
+
+
+def test_a_list_stays_while_a_limit_keeps_its_job_waiting():
+    """An update would take its age, and its place from it."""
+    ordered = record({"Partition": "k80,v100"}, {"Partition": "v100,k80"})
+    times = {"submit_s": NOW - 600, "eligible_s": NOW - 600}
+    one = job(declaration=ALL, partitions=("v100", "k80"), admin_comment=ordered, **times)
+    at_limit = replace(one, reason="QOSMaxGRESPerUser")
+    assert hinted(decide(replace(seen([at_limit]), age=ENFORCED), {}, SITE)) == {}
+    free = hinted(decide(seen([at_limit]), {}, SITE))
+    assert free == {"1": {"Partition": "k80,v100"}}
 
 
 def test_no_type_is_taken_out_of_the_list_that_the_job_was_submitted_with():

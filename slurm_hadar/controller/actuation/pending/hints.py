@@ -248,7 +248,9 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
             same = ",".join(names) == job_updates.current(job, "Partition")
             if not (same or list_updates.would_change_places(job, steered, seen)):
                 fields["Partition"] = ",".join(names)
-        elif not excluded and _is_wider(job, steered):
+        elif _is_wider(job, steered) and (
+            not excluded or list_updates.would_change_places(job, steered, seen)
+        ):
             # A list that has sunk back in the queue is left as it is.
             fields.pop("Partition", None)
             if steered.wrote.get("Features") == job.features:

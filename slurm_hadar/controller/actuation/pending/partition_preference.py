@@ -125,9 +125,14 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     }
     fit = empty.fits(target, rates)
     possible = {name: rate for name, rate in rates.items() if rate > 0}
-    if possible and not fit & possible.keys():
-        # What is left out by estimates only, such as a time limit that would be too short.
-        possible = {n: rates[n] for n in rates if accepts(job, want, types[n], config)}
+    if possible:
+        # Where it could start without this tick it still may: estimates err, and a time limit that
+        # seems too short on a type begins anew with each requeue.
+        now = {one for name in job.partitions for one in (name, *groups.get(name, ()))}
+        more = now if fit & possible.keys() else rates.keys()
+        possible |= {
+            n: rates[n] for n in rates.keys() & more if accepts(job, want, types[n], config)
+        }
     slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit}, seen)
     possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
