@@ -16,7 +16,7 @@ from slurm_hadar.domain.placement import Placement
 
 
 class PlannedMove(Protocol):
-    """A running job, where it is to go (None: it is to wait), and what Slurm is told of it."""
+    """A running job, where it is to go (None: it is to wait), and what is sent to Slurm."""
 
     @property
     def job(self) -> Job:
@@ -43,7 +43,7 @@ def places_lost(
     """Moves whose place a job that waits would take, by job, with the reason. ``under_way``: the
     jobs of other moves, with where they go.
 
-    While a moved job is requeued Slurm gives what is free, and what the job leaves, to whoever is
+    While a moved job is requeued Slurm gives what is free, and what the job leaves, to the job that is
     next. So a job moves only to what no waiting job can use, alone or together with what all
     moves of this tick leave, with CPUs and memory that are free beside it, to no node that another
     moved job leaves, and to none that Slurm closes for a job ahead. ``guards.preempt`` lets it move
