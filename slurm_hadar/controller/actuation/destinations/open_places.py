@@ -43,9 +43,9 @@ def places_lost(
     """Moves whose place a job that waits would take, by job, with the reason. ``under_way``: the
     jobs of other moves, with where they go.
 
-    While a moved job is requeued Slurm gives what is free, and what the job leaves, to the job that is
-    next. So a job moves only to what no waiting job can use, alone or together with what all
-    moves of this tick leave, with CPUs and memory that are free beside it, to no node that another
+    While a moved job is requeued Slurm gives what is free, and what the job leaves, to the next
+    job. So a job moves only to what no waiting job can use, alone or together with what all moves
+    of this tick leave, with CPUs and memory that are free beside it, to no node that another
     moved job leaves, and to none that Slurm closes for a job ahead. ``guards.preempt`` lets it move
     to what other moved jobs leave as well.
     """
