@@ -21,6 +21,9 @@ PASS_S = 15.0
 """Within this Slurm has made a scheduling pass after an update: measured 3 to 8 s."""
 _LOOK_S = 2.0
 _MOST_S = 30.0
+_LEAST_PART = 0.1
+"""Of its age that a job may have had in its priority, since Slurm last computed it; less may be a
+fair share that has fallen."""
 _ENFORCED = ("limits", "safe", "all")
 
 
@@ -85,12 +88,11 @@ def count_again(
     if not low:
         return ()
     age, now = age_priority(cluster.read_config()), time.time()
-    # A fair share that has fallen makes a lower priority too.
     half = {
         id_: points / 2
         for id_, job in low.items()
         if (points := age.lost(now - max(job.eligible_s, job.submit_s))) >= 1
-        and _expected(*left[id_]) - job.priority >= points / 2
+        and _expected(*left[id_]) - job.priority >= points * _LEAST_PART
     }
     left = {id_: left[id_] for id_ in half}
     if left:
