@@ -205,8 +205,9 @@ def _changed(job: Job, known: Steering, key: str, config: Config, now: float) ->
 
 
 def has_our_nice(job: Job, known: Steering) -> bool:
-    """Whether its Nice is one that we may have written there."""
-    return str(job.nice) in _ours(known, "Nice")
+    """Whether its Nice is one that we may have written there, and its owner's is kept."""
+    names = _ours(known, "Nice")
+    return "Nice" in known.was and (not names or str(job.nice) in names)
 
 
 def _ours(known: Steering, key: str) -> list[str]:

@@ -74,7 +74,7 @@ def _nice(job: Job, priority: int) -> MoveNice:
 def with_nice(ours: Steering, nice: MoveNice) -> Steering:
     """The steering of a job that gets this Nice, with its owner's to restore: the one that it has,
     unless that is ours."""
-    is_ours = "Nice" in ours.was and steering_store.has_our_nice(nice.shown, ours)
+    is_ours = steering_store.has_our_nice(nice.shown, ours)
     was = ours.was if is_ours else {**ours.was, "Nice": str(nice.shown.nice)}
     # Slurm may not take it.
     before = {"Nice": ours.wrote["Nice"]} if is_ours and "Nice" in ours.wrote else {}

@@ -32,7 +32,7 @@ def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Ste
     """What the move was to write, with what it did to the job's mails and Nice since."""
     ours, known = steering_of(entry.details, now), context.steering_of(job)
     keys = {"MailType"} & set(known.was)
-    if "Nice" in known.was and steering_store.has_our_nice(job, known):
+    if steering_store.has_our_nice(job, known):
         keys.add("Nice")
 
     def merged(move: Mapping[str, str], since: Mapping[str, str]) -> dict[str, str]:
