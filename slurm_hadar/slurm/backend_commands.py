@@ -214,14 +214,13 @@ class CommandsCluster:
         self._many("requeue", lines, answers)
         return answers
 
-    def requeue_ended(self, ids: Sequence[str]) -> list[SlurmError | None]:
-        """A plain ``scontrol requeue`` of each, once: later it may not be right any more."""
-        answers: list[SlurmError | None] = []
-        for id_ in checked_ids(ids):
-            with self.traffic.request("requeue"):
-                answer = self.commands.run("scontrol", ["requeue", id_])
-            answers.append(failure("scontrol requeue", answer) if answer.code != 0 else None)
-        return answers
+    def requeue_ended(self, job_id: str, stays_held: bool = False) -> None:
+        """One ``scontrol requeue`` or ``requeuehold``, once: later it may not be right any more."""
+        word = "requeuehold" if stays_held else "requeue"
+        with self.traffic.request("requeue"):
+            answer = self.commands.run("scontrol", [word, checked_id(job_id)])
+            if answer.code != 0:
+                raise failure(f"scontrol {word}", answer)
 
     def hold(self, job_id: str) -> None:
         """One ``scontrol hold``."""

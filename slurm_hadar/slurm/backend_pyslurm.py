@@ -184,9 +184,9 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.requeue(ids)
 
-    def requeue_ended(self, ids: Sequence[str]) -> list[SlurmError | None]:
+    def requeue_ended(self, job_id: str, stays_held: bool = False) -> None:
         """Through the commands."""
-        return self._plain.requeue_ended(ids)
+        self._plain.requeue_ended(job_id, stays_held)
 
     def hold(self, job_id: str) -> None:
         """Through the commands."""

@@ -156,8 +156,12 @@ class Cluster(Protocol):
         """
         ...
 
-    def requeue_ended(self, ids: Sequence[str]) -> list[SlurmError | None]:
-        """Requeue jobs that have ended: Slurm starts them anew, whatever their end was."""
+    def requeue_ended(self, job_id: str, stays_held: bool = False) -> None:
+        """Requeue a job that has ended: Slurm starts it anew, whatever its end was.
+
+        ``stays_held``: its owner held it before it ended, and Slurm would take that hold for an
+        admin's. Of a job that is not held this would be a hold.
+        """
         ...
 
     def hold(self, job_id: str) -> None:

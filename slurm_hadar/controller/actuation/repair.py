@@ -18,6 +18,8 @@ from slurm_hadar.slurm.times import at_once
 MOST_RELEASES = 3
 _RELEASE, _RELEASED = "release", "released after a failed launch"
 _REFUSED = "refused"
+_HELD, _ADMINS = "held_for", "JobHeldAdmin"
+"""Of a move, in the journal: why its job was held when it was last seen to run."""
 _RESUME, RESUMED = "resume", "requeued, as it ended with the exit code of a checkpoint"
 _FRESH_LOOK_S = 15.0
 _SPARE = 10
@@ -58,6 +60,10 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
     is its own affair. One that its owner has opted out since is requeued too where it ended in
     time: it left on our signal. Slurm would start a job anew that is done by now, so it is looked
     at once more: after that look a start by another user takes cred_expire, and its end longer.
+
+    One that was held since it was asked stays held. Slurm forgets at its end who held it, and takes
+    any hold for an admin's then, which its owner could not release: it stays an admin's only where
+    that was seen. Nobody can release an ended job, so no hold is set on one that is not held.
     """
 
     def resume(job: Job) -> str:
@@ -68,9 +74,9 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
         ]
         if not same or abs(context.clock() - asked_s) > _FRESH_LOOK_S:
             raise SlurmError("Slurm does not show in time that it ended so", retry=True)
-        (error,) = context.cluster.requeue_ended([job.id])
-        if error is not None:
-            raise error
+        move = context.store.last(job.id, "move")
+        admins = move is not None and move.details.get(_HELD) == _ADMINS
+        context.cluster.requeue_ended(job.id, same[0].priority == 0 and not admins)
         return RESUMED
 
     said = []
@@ -91,6 +97,20 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
             # Soon Slurm forgets it.
             said += _try(context, seen, job, _RESUME, resume, spare=_SPARE)
     return said
+
+
+def keep_holds(context: ActionContext, jobs: Iterable[Job]) -> None:
+    """Keep with the move of each running job that leaves by its exit code for which reason Slurm
+    shows it as held; see :func:`resume_saved`."""
+    for job in jobs:
+        leaves = job.declaration is not None and job.declaration.checkpoint_exit_code > 0
+        if not (leaves and job.state is JobState.RUNNING and job.priority == 0):
+            continue
+        last = context.store.last(job.id, "move")
+        if last is None or last.details.get("restarts") != job.restarts:
+            continue
+        if last.details.get(_HELD) != job.reason:
+            context.store.keep_details(last.id, {**last.details, _HELD: job.reason})
 
 
 def _left_in_time(context: ActionContext, move: Entry, job: Job) -> bool:
@@ -138,7 +158,10 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
         if error is not None:
             raise error
         context.remove_plan(job)
-        context.cluster.release(job.id)
+        # As a rule the update has let it go, and an operator's release of a job that is not held
+        # sets its Nice to 0.
+        if any(one.held for one in context.cluster.read_jobs([job.id]) if one.id == job.id):
+            context.cluster.release(job.id)
         return UNDONE
 
     said = []

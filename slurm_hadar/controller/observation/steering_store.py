@@ -158,12 +158,15 @@ def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> 
     """The fields of a job that are not as we left them."""
     if job.state is JobState.PENDING:
         return tuple(key for key in _COMPARED if _changed(job, known, key, config, now))
-    # Of a job that runs nobody can change them: somebody requeued it since, changed it and let it
-    # go, and no tick has seen it wait.
-    again = job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S
-    if job.state is not JobState.RUNNING or not again:
+    if job.state is not JobState.RUNNING:
         return ()
-    found = ("Features",) if _changed(job, known, "Features", config, now) else ()
+    # A job that runs takes another Nice, also one that began before a tick saw it wait.
+    found: tuple[str, ...] = ("Nice",) if _changed(job, known, "Nice", config, now) else ()
+    # Of the others nobody can change any: somebody requeued it since, changed it and let it go, and
+    # no tick has seen it wait.
+    if not (job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S):
+        return found
+    found += ("Features",) if _changed(job, known, "Features", config, now) else ()
     # Slurm shows the one only in which it runs.
     names = _ours(known, "Partition")
     there = {name for text in names for name in text.split(",")}
@@ -199,6 +202,12 @@ def _changed(job: Job, known: Steering, key: str, config: Config, now: float) ->
             before = gpus == parse_gpus(was or "")
     # Where the job itself carries our words, they may speak of an update that was refused.
     return not same and not (in_the_job(config) and before)
+
+
+def has_our_nice(job: Job, known: Steering) -> bool:
+    """Whether its Nice is one that we may have written there, and its owner's is kept."""
+    names = _ours(known, "Nice")
+    return "Nice" in known.was and (not names or str(job.nice) in names)
 
 
 def _ours(known: Steering, key: str) -> list[str]:

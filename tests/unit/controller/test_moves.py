@@ -239,6 +239,10 @@ class Held:
         self.traffic = Traffic(lambda: 0.0)
         self.traffic.limit = limit
         self.errors, self.updates, self.released = list(errors), [], []
+        self.shown = job(held=True, reason="BadConstraints")
+
+    def read_jobs(self, ids):
+        return [self.shown] if ids == [self.shown.id] else []
 
     def apply(self, updates):
         self.updates += updates
@@ -291,6 +295,17 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     assert cluster.released == ["1"]
     # What its owner wrote cannot be carried out either: that is for him to see.
     assert repair.undo_impossible_placements(working, back) == []
+
+
+def test_an_undo_releases_no_job_that_its_update_let_go(context):
+    """An operator's release of a job that is not held sets its Nice to 0 (seen on 22.05.8)."""
+    steered = {"1": Steering({"k80": 1}, time=NOW, was={"Features": "v100"})}
+    placed = seen([job(held=True, reason="BadConstraints", features="k80")], steering=steered)
+    cluster = Held()
+    cluster.shown = job(features="v100", nice=77)
+    said = repair.undo_impossible_placements(replace(context, cluster=cluster), placed)
+    assert "its owner's request" in said[0] and len(cluster.updates) == 1
+    assert cluster.released == []
 
 
 def test_the_list_of_hbatch_that_cannot_be_carried_out_is_undone_once(context):
@@ -485,6 +500,37 @@ def test_a_move_that_is_sent_on_again_knows_its_owners_nice_still(context):
     assert cluster.sent == [{"Features": "v100", "StartTime": "now"}, {"Nice": "-895"}]
     kept = decode(context.store.steerings(["1"])["1"])
     assert kept.was["Nice"] == "3" and kept.wrote["Nice"] == "-895"
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 111.0])
+@pytest.mark.parametrize("seen_nice", [0, 77])
+@pytest.mark.parametrize("moved_before", [False, True])
+def test_a_nice_that_its_owner_set_during_a_move_is_restored(
+    context, ahead_s, seen_nice, moved_before
+):
+    """Whether it was set before or after the tick looked, and whether that of an earlier
+    move stood there before."""
+    details = {**TO_V100, "priority": 1000}
+    if moved_before:
+        before = {"was": {"Features": "", "Nice": "0"}, "wrote": {"Features": "k80", "Nice": "-50"}}
+        context.store.keep_steering("1", merge("", Steering(**before)))
+        details |= {"was": before["was"], "wrote": {**before["wrote"], "Nice": str(seen_nice)}}
+    entry = context.store.begin("1", "move", "asked", NOW - 12, details)
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    requeued = job(
+        "1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + ahead_s, priority=1000, nice=seen_nice
+    )
+
+    class Slurm(Takes):
+        def read_jobs(self, ids):
+            nice = int(([77] + [one["Nice"] for one in self.sent if "Nice" in one])[-1])
+            return [replace(requeued, nice=nice, priority=600 + 77 - nice)]
+
+    cluster = Slurm()
+    advanced(replace(context, cluster=cluster, ages=True), requeued)
+    assert [one["Nice"] for one in cluster.sent if "Nice" in one] == ["-323"]
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.was["Nice"] == "77" and kept.wrote["Nice"] == "-323"
 
 
 @pytest.mark.parametrize(("owners", "first", "second"), [(0, "-900", None), (500, "-900", "-400")])

@@ -35,6 +35,9 @@ class Cluster:
         self.sent += [dict(update.fields) for update in updates]
         return [self.error for _ in updates]
 
+    def read_jobs(self, ids):
+        return [job(id_, held=True) for id_ in ids]
+
     def release(self, id_):
         self.sent.append(f"release {id_}")
 
@@ -66,6 +69,27 @@ def test_what_was_set_while_no_tick_looked_is_known_when_the_job_runs(context):
     here = changed(features="k80", partitions=("gpu",))
     assert believed(context, OURS, here) == OURS
     assert believed(context, OURS, changed(), busy={"1"}) == OURS
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_nice_that_was_set_before_a_tick_saw_the_job_run_is_its_owners(context, restarts):
+    """A job that runs takes another Nice, so it need not have been requeued since."""
+    moved = replace(OURS, was={**OURS.was, "Nice": "0"}, wrote={**OURS.wrote, "Nice": "-500"})
+    since_s = NOW - 950 if restarts == 1 else NOW - 100
+    here = changed(restarts=restarts, submit_s=since_s, nice=77)
+    ours = believed(context, moved, here)
+    assert "Nice" in ours.foreign and "Nice" not in {*ours.was, *ours.wrote}
+    actions = decide(seen([here], steering={"1": ours}), {"1": {"k80": 1}}, config("")).actions
+    for action in actions:
+        assert "Nice" not in {*action.fields, *action.steering.was, *action.steering.wrote}
+    ours_still = changed(restarts=restarts, submit_s=since_s, nice=-500)
+    assert "Nice" in believed(context, moved, ours_still).was
+    # The answer to the update that wrote it did not come, and it was not taken.
+    unsure = replace(moved, unsure={"Nice": "-400"})
+    before = changed(restarts=restarts, submit_s=since_s, nice=-400)
+    assert believed(context, unsure, before).was["Nice"] == "0"
+    given = decide(seen([before], steering={"1": unsure}), {"1": {"v100": 1}}, config("")).actions
+    assert [action.fields["Nice"] for action in given if "Nice" in action.fields] == ["0"]
 
 
 @pytest.mark.parametrize("to", ["k80", "p100"])

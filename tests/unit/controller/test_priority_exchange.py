@@ -465,11 +465,29 @@ def test_a_nice_that_was_set_since_the_tick_looked_is_not_overwritten():
         assert "the Nice of job 2 has just been changed" in sent.said[0]
 
 
-def test_no_places_are_exchanged_where_slurm_does_not_say_what_the_jobs_have():
-    class Dead(Shown):
-        def read_jobs(self, ids):
-            raise SlurmError("slurmctld does not answer")
+class Dead(Shown):
+    """Slurm does not say what the jobs have."""
 
+    def read_jobs(self, ids):
+        raise SlurmError("slurmctld does not answer")
+
+
+@pytest.mark.parametrize(
+    ("shown", "sent"), [(None, True), (-900, True), (77, False), (0, False), (Dead, False)]
+)
+def test_a_nice_that_the_owner_of_a_moved_job_set_since_the_tick_looked_stays(shown, sent):
+    """The job runs again, and would get the Nice that it had before its move."""
+    moved = running("1", {"v1": {"v100": 1}}, restarts=1, nice=-900)
+    back = Action(Kind.HINT, moved, {"Nice": "0"}, Steering(time=NOW), "it runs")
+    known = shown not in (None, Dead)
+    slurm = Dead() if shown is Dead else Shown(*([replace(moved, nice=shown)] if known else []))
+    context = ActionContext(slurm, None, site(), clock=lambda: NOW)
+    found, unsent = unchanged_since_observed(context, [back])
+    assert found == ([back] if sent else [])
+    assert unsent == Sent(refused=frozenset() if sent else frozenset({"1"}))
+
+
+def test_no_places_are_exchanged_where_slurm_does_not_say_what_the_jobs_have():
     ids, sent = left_to_send(shown=Dead)
     assert ids == ["3"] and sent.refused == {"1", "2"}
     assert "slurmctld does not answer" in sent.said[0]

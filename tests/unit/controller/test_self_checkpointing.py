@@ -11,6 +11,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, MoveStep, decide_move
 from slurm_hadar.controller.actuation.repair import resume_saved
+from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.dependents import dependents
@@ -177,9 +178,8 @@ class Slurm:
     def read_jobs(self, ids):
         return [self.shown]
 
-    def requeue_ended(self, ids):
-        self.requeued += ids
-        return [None]
+    def requeue_ended(self, id_, stays_held=False):
+        self.requeued.append(f"{id_} held" if stays_held else id_)
 
 
 @pytest.fixture
@@ -239,6 +239,27 @@ def test_one_that_its_owner_opted_out_after_the_signal_is_started_again(
     context.store.begin("1", "move", "asked", NOW - waited_s, details)
     assert bool(resume_saved(context, seen([shown]))) is requeued
     assert context.cluster.requeued == (["1"] if requeued else [])
+
+
+@pytest.mark.parametrize(
+    ("shown_as", "requeued"),
+    [("JobHeldUser", "1 held"), (None, "1 held"), ("JobHeldAdmin", "1"), ("released", "1")],
+)
+def test_one_that_was_held_while_it_saved_stays_its_owners_to_release(context, shown_as, requeued):
+    """Slurm forgets at the end of a job who held it: a plain requeue makes any hold an admin's."""
+    entry = context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
+    here = runs("checkpoint=signal", "checkpoint_exit_code=85")
+    for reason in ("JobHeldAdmin", shown_as) if shown_as == "JobHeldUser" else (shown_as,):
+        if reason is not None:
+            priority = 100 if reason == "released" else 0
+            advance(context, {"1": replace(here, priority=priority, reason=reason)}, {}, NOW)
+    if shown_as == "JobHeldAdmin":
+        # It is known also of a move that has been given up.
+        context.store.end(entry, "the job did not save", NOW)
+    ended = replace(ENDED, priority=100 if shown_as == "released" else 0, reason="NonZeroExitCode")
+    context.cluster.shown = ended
+    assert "requeued" in resume_saved(context, seen([ended]))[0]
+    assert context.cluster.requeued == [requeued]
 
 
 @pytest.mark.parametrize(("used", "requeued"), [(49, True), (50, False)])

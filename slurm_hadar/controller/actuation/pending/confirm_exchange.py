@@ -16,23 +16,28 @@ def unchanged_since_observed(
     context: ActionContext, actions: Sequence[Action]
 ) -> tuple[list[Action], Sent]:
     """The actions that may be sent: without any exchange where a job that takes part has another
-    Nice by now than this tick saw, or is held, as an update would overwrite what its author has
-    just set. One query, where places are exchanged. The next tick decides anew."""
+    Nice by now than this tick saw, or is held, and without an owner's Nice that is not what it was,
+    as an update would overwrite what its author has just set. One query, where a Nice is sent. The
+    next tick decides anew."""
     ours = [a for a in actions if _exchanges(a)]
-    if not ours:
+    given_back = [a for a in actions if "Nice" in a.fields and not _exchanges(a)]
+    if not ours + given_back:
         return list(actions), Sent()
-    excluded = frozenset(a.job.id for a in ours)
-    rest = [a for a in actions if a.job.id not in excluded]
+    named = frozenset(a.job.id for a in ours + given_back)
     try:
-        shown = {job.id: job for job in context.cluster.read_jobs(sorted(excluded))}
+        shown = {job.id: job for job in context.cluster.read_jobs(sorted(named))}
     except SlurmError as error:
         why = f"no places are exchanged: what {len(ours)} jobs have by now is not known: {error}"
-        return rest, Sent((why,), excluded)
+        left = [a for a in actions if a.job.id not in named]
+        return left, Sent((why,) if ours else (), named)
+    later = frozenset(a.job.id for a in given_back if shown.get(a.job.id, a.job).nice != a.job.nice)
     changed = [a.job.id for a in ours if not _as_seen(a.job, shown.get(a.job.id))]
-    if not changed:
-        return list(actions), Sent()
-    why = f"no places are exchanged: the Nice of job {changed[0]} has just been changed"
-    return rest, Sent((why,), excluded)
+    why = ""
+    if changed:
+        why = f"no places are exchanged: the Nice of job {changed[0]} has just been changed"
+        later |= {a.job.id for a in ours}
+    left = [a for a in actions if a.job.id not in later]
+    return left, Sent((why,) if why else (), later)
 
 
 def _as_seen(before: Job, now: Job | None) -> bool:

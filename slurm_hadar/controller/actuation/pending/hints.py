@@ -191,15 +191,21 @@ def _after_a_move(job: Job, seen: Observed) -> Action | None:
         key: value
         for key, value in steered.was.items()
         if key in job_updates.UNTIL_IT_RUNS
-        and steered.wrote.get(key) == job_updates.present(job, steered, key)
+        and job_updates.present(job, steered, key)
+        in (steered.wrote.get(key), steered.unsure.get(key))
     }
     if not fields:
         return None
+
+    def rest(values: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in values.items() if key not in fields}
+
     ours = replace(
         steered,
         time=seen.now,
-        was={key: value for key, value in steered.was.items() if key not in fields},
-        wrote={key: value for key, value in steered.wrote.items() if key not in fields},
+        was=rest(steered.was),
+        wrote=rest(steered.wrote),
+        unsure=rest(steered.unsure),
     )
     why = f"it runs: {' and '.join(sorted(fields))} as set by its owner"
     return Action(Kind.HINT, job, fields, ours, why)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -21,10 +22,12 @@ _LEAST_PRIORITY = 1
 
 @dataclass(frozen=True)
 class MoveNice:
-    """A Nice for a moved job. ``exact``: it has then the priority that it had, else maybe more."""
+    """A Nice for a moved job. ``exact``: it has then the priority that it had, else maybe more.
+    ``shown``: the job as it was when this was computed."""
 
     value: str
     exact: bool
+    shown: Job
 
 
 def restoring_nices(
@@ -65,13 +68,18 @@ def _nice(job: Job, priority: int) -> MoveNice:
     exact = job.priority > _LEAST_PRIORITY
     # With a Nice of 0 it has some priority, so with this one it has enough.
     wanted = job.nice - (priority - job.priority) if exact else min(job.nice, 0) - priority
-    return MoveNice(str(max(wanted, -_MOST_NICE)), exact)
+    return MoveNice(str(max(wanted, -_MOST_NICE)), exact, job)
 
 
-def with_nice(ours: Steering, job: Job, nice: str) -> Steering:
-    """The steering of a job that gets this Nice, with its own one to restore."""
-    was, wrote = {"Nice": str(job.nice), **ours.was}, {**ours.wrote, "Nice": nice}
-    return replace(ours, was=was, wrote=wrote)
+def with_nice(ours: Steering, nice: MoveNice) -> Steering:
+    """The steering of a job that gets this Nice, with its owner's to restore: the one that it has,
+    unless that is ours."""
+    is_ours = steering_store.has_our_nice(nice.shown, ours)
+    was = ours.was if is_ours else {**ours.was, "Nice": str(nice.shown.nice)}
+    # Slurm may not take it.
+    before = {"Nice": ours.wrote["Nice"]} if is_ours and "Nice" in ours.wrote else {}
+    wrote, unsure = {**ours.wrote, "Nice": nice.value}, {**ours.unsure, **before}
+    return replace(ours, was=was, wrote=wrote, unsure=unsure)
 
 
 def correct_nices(context: ActionContext, entries: Sequence[Entry]) -> None:
@@ -90,12 +98,12 @@ def correct_nices(context: ActionContext, entries: Sequence[Entry]) -> None:
         wrong = []
         for job in shown:
             had, ours = before.get(job.id, 0), context.steering_of(job)
-            too_much = ours.wrote.get("Nice") == str(job.nice) and job.priority > had
+            too_much = steering_store.has_our_nice(job, ours) and job.priority > had
             waits = job.state is JobState.PENDING and job.priority > 0
             if waits and (job.priority < had or too_much):
                 wrong.append((job, ours, _nice(job, had)))
         updates = [
-            context.update(job, {"Nice": nice.value}, with_nice(ours, job, nice.value))
+            context.update(job, {"Nice": nice.value}, with_nice(ours, nice))
             for job, ours, nice in wrong
         ]
         answers = context.cluster.apply(updates) if updates else []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation import requeued_list
+from slurm_hadar.controller.actuation import repair, requeued_list
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
@@ -67,6 +67,7 @@ def advance(
     send_on: list[tuple[Entry, Job]] = []
     said: list[str] = []
     moving = context.config.moving
+    repair.keep_holds(context, jobs.values())
     for entry in entries:
         job = jobs.get(entry.job)
         held = context.held(job) if job is not None else {}
@@ -293,11 +294,11 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             complaint = context.write_plan(job, one.plan)
             said += [complaint] if complaint else []
         if job.id in nices:
-            value = nices[job.id].value
+            nice = nices[job.id]
             one = replace(
                 one,
-                changes={**one.changes, "Nice": value},
-                sure=move_priority.with_nice(one.sure, job, value),
+                changes={**one.changes, "Nice": nice.value},
+                sure=move_priority.with_nice(one.sure, nice),
             )
         releases.append(one)
         updates.append(context.update(job, one.changes, steering_until_taken(context, one)))

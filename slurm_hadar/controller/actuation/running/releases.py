@@ -10,6 +10,7 @@ from slurm_hadar.controller.actuation.entry_details import (
     copies_of,
     steering_of,
 )
+from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS
 from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation import steering_store
@@ -31,11 +32,20 @@ def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Ste
     """What the move was to write, with what it did to the job's mails and Nice since."""
     ours, known = steering_of(entry.details, now), context.steering_of(job)
     keys = {"MailType"} & set(known.was)
-    if "Nice" in known.was and known.wrote.get("Nice") == str(job.nice):
+    if steering_store.has_our_nice(job, known):
         keys.add("Nice")
-    was = {**ours.was, **{key: known.was[key] for key in keys}}
-    wrote = {**ours.wrote, **{key: known.wrote.get(key, "") for key in keys}}
-    return replace(ours, was=was, wrote=wrote)
+
+    def merged(move: Mapping[str, str], since: Mapping[str, str]) -> dict[str, str]:
+        # As they stood when the move was decided they may be of an earlier move, and its owner's.
+        rest = {key: value for key, value in move.items() if key not in UNTIL_IT_RUNS}
+        return {**rest, **{key: since[key] for key in keys if key in since}}
+
+    return replace(
+        ours,
+        was=merged(ours.was, known.was),
+        wrote=merged(ours.wrote, known.wrote),
+        unsure=merged(ours.unsure, known.unsure),
+    )
 
 
 def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
