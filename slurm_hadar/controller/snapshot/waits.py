@@ -51,17 +51,15 @@ class _Kind:
             self.at_s[row, : len(times)] = sorted(times)
         self._masks: dict[Names, BoolArray] = {}
 
-    def begin(self, count: int, nodes: int, inside: Names | None) -> tuple[float, IntArray]:
-        """When ``count`` GPUs on each of so many ``nodes`` are free, those within ``inside`` (None:
-        all), and the rows of these nodes."""
+    def begin(self, count: int, nodes: int, inside: Names) -> tuple[float, IntArray]:
+        """When ``count`` GPUs on each of so many ``nodes`` are free, those within ``inside``, and
+        the rows of these nodes."""
         none = np.zeros(0, dtype=np.int64)
         if not 0 < count <= self.at_s.shape[1]:
             return inf, none
-        column = self.at_s[:, count - 1]
-        if inside is not None:
-            if inside not in self._masks:
-                self._masks[inside] = np.array([name in inside for name in self._names], bool)
-            column = np.where(self._masks[inside], column, inf)
+        if inside not in self._masks:
+            self._masks[inside] = np.array([name in inside for name in self._names], bool)
+        column = np.where(self._masks[inside], self.at_s[:, count - 1], inf)
         if nodes == 1:
             row = int(column.argmin())
             return float(column[row]), np.array([row])
@@ -89,6 +87,33 @@ class _Kind:
         self.at_s.sort(axis=1)
 
 
+class _Reach:
+    """The nodes and the GPU types of partitions; all of them where Slurm does not show one."""
+
+    def __init__(self, seen: Observed) -> None:
+        self._seen = seen
+        self._found: dict[tuple[str, ...], tuple[Names, Names]] = {}
+
+    def nodes(self, partitions: tuple[str, ...]) -> Names:
+        """The nodes on which a job of these partitions may start."""
+        return self._of(partitions)[0]
+
+    def types(self, partitions: tuple[str, ...]) -> Names:
+        """The GPU types of these nodes."""
+        return self._of(partitions)[1]
+
+    def _of(self, partitions: tuple[str, ...]) -> tuple[Names, Names]:
+        if partitions not in self._found:
+            known = self._seen.partitions
+            all_shown = bool(partitions) and known.keys() >= set(partitions)
+            of = [known[name].nodes for name in partitions] if all_shown else [self._seen.nodes]
+            nodes = frozenset(name for some in of for name in some)
+            shown = nodes & self._seen.nodes.keys()
+            types = frozenset(kind for name in shown for kind in self._seen.nodes[name].gpus)
+            self._found[partitions] = nodes, types
+        return self._found[partitions]
+
+
 def _in_order(
     seen: Observed, snapshot: Snapshot, empty: EmptyNodes
 ) -> tuple[dict[str, dict[str, float]], Pools]:
@@ -103,17 +128,20 @@ def _in_order(
         if job.may_start_at(seen.now) and pending_demand.competes_for_gpus(job, seen)
     ]
     waiting.sort(key=lambda job: pending_demand.queue_key(job, seen))
+    reach = _Reach(seen)
     for job in waiting:
         target = snapshot.schedulable.get(job.id)
-        inside = None
         if target is not None:
             count, times = target.request.count, run_times(target, snapshot)
             nodes = target.request.nodes if target.request.form == "node" else 0
             nodes = nodes or int(target.request.most_nodes == 1)
-            inside = empty.fitting(target)
+            named = target.request.partitions or job.partitions
+            inside = empty.fitting(target) & reach.nodes(named)
         else:
             count, times = ordinary(job, by_node)
             nodes = job.node_count if job.request.per_node else 0
+            named, inside = job.partitions, reach.nodes(job.partitions)
+        times = {kind: length for kind, length in times.items() if kind in reach.types(named)}
         each = -(-count // max(nodes, 1))
         at = {
             kind: kinds[kind].begin(each, nodes, inside)

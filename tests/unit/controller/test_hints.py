@@ -349,6 +349,9 @@ def test_lists_are_for_the_head_of_the_queue(monkeypatch):
     assert set(hinted(decide(seen(many), {}, SITE))) == {"1", "2"}
     lists = [replace(one, partitions=("v100", "p100", "k80")) for one in many]
     assert has_capacity(seen([*lists[:2], *many[2:]])) and not has_capacity(seen(lists[:3]))
+    # Slurm does not look at these.
+    for away in ({"held": True, "priority": 0}, {"eligible_s": NOW + 60}, {"reason": "Dependency"}):
+        assert has_capacity(seen([*lists[:2], replace(lists[2], **away)]))
     # One that sank a little keeps the list that it has: nothing is sent for it.
     monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
     sunk = replace(

@@ -62,6 +62,21 @@ def test_those_who_are_ahead_come_first():
     assert expected["v100"] == pytest.approx(160, rel=0.01)
 
 
+@pytest.mark.parametrize("is_managed", [True, False])
+def test_those_who_are_ahead_take_nodes_of_their_own_partitions_only(is_managed):
+    """Jobs that ask for a full partition do not make the others look full."""
+    busy, _ = full(60)
+    v100, found = busy[:2], nodes(v1=2, v2=2)
+    usual = {"priority": 5000, "time_limit_s": 22_500.0, "partitions": ("v100",)}
+    if is_managed:
+        usual |= {"declaration": replace(DECLARED, types=("any",))}
+    ahead = [(job if is_managed else ordinary)(str(n), **usual) for n in range(2, 8)]
+    expected = waits([job("1", declaration=DECLARED), *ahead, *v100], found)["1"]
+    assert expected["p100"] == expected["k80"] == 0 < expected["v100"]
+    anywhere = [replace(one, partitions=("gpu",)) for one in ahead]
+    assert waits([job("1", declaration=DECLARED), *anywhere, *v100], found)["1"]["p100"] > 0
+
+
 def test_work_takes_as_long_as_the_type_is_slow():
     shown = seen([job("1", declaration=DECLARED)])
     snapshot = look(shown, SITE)

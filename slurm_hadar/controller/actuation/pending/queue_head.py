@@ -6,7 +6,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
-from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.job import Job
 
 MOST_RECORDS = 50
 """Partitions that all lists together may name: Slurm looks at a job once for each, and by default
@@ -19,8 +19,13 @@ MOST_TAKEN_BACK = 50
 
 
 def has_capacity(seen: Observed) -> bool:
-    """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`."""
-    waiting = [job for job in seen.jobs.values() if job.managed and job.state is JobState.PENDING]
+    """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`. Slurm does not
+    look at jobs that are held or may not begin yet."""
+    waiting = [
+        job
+        for job in seen.jobs.values()
+        if job.managed and job.may_start_at(seen.now) and not job.reason.startswith("Dependency")
+    ]
     return sum(len(job.partitions) for job in waiting if len(job.partitions) > 1) < MOST_RECORDS
 
 
