@@ -61,9 +61,10 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
     time: it left on our signal. Slurm would start a job anew that is done by now, so it is looked
     at once more: after that look a start by another user takes cred_expire, and its end longer.
 
-    One that was held since it was asked stays held. Slurm forgets at its end who held it, and takes
-    any hold for an admin's then, which its owner could not release: it stays an admin's only where
-    that was seen. Nobody can release an ended job, so no hold is set on one that is not held.
+    One that was held since it was asked stays held. At its end Slurm forgets who held it, and takes
+    any hold for an admin's then, which its owner could not release. It remains an admin's if Slurm
+    showed that while the job ran. No user can release an ended job: a job that is not held gets no
+    hold.
     """
 
     def resume(job: Job) -> str:
