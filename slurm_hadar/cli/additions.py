@@ -40,8 +40,8 @@ class Request:
 
 class Additions:
     """``options`` go before the user's, ``behind`` and ``comment`` behind them; ``notes`` are for
-    stderr. ``has_gpus``: the job asks for GPUs; ``omitted``: a sentence on the GPU types that its
-    list of partitions omits for their speed, else empty."""
+    stderr. ``has_gpus``: the job asks for GPUs; ``listed``: it gets a list of partitions;
+    ``omitted``: a sentence on the GPU types that this omits for their speed, else empty."""
 
     def __init__(self) -> None:
         self.options: list[str] = []
@@ -49,6 +49,7 @@ class Additions:
         self.comment = ""
         self.notes: list[str] = []
         self.has_gpus = False
+        self.listed = False
         self.omitted = ""
 
 
@@ -123,6 +124,7 @@ def add(
             choose = _choose_types if request is None or not request.types else _keep_to_type
             listed = choose(result, record, held, site, today)
             if listed:
+                result.listed = True
                 record = replace(record, partitions=_named(listed))
         if declaration.checkpoint:
             _make_movable(result, held)
@@ -266,6 +268,8 @@ def _group_of(
     members = members_of(declaration, held, site, partition or "")
     if members and known is None:
         known = today()
+    if known is not None and partition in known.kept:
+        members = {}
     return partition or "", members, known
 
 

@@ -75,7 +75,10 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     if outcome.added and outcome.declaration:
         _prepare(submit, outcome.declaration)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-        submit.hand_over(outcome.added)
+        # Whether a list is refused could not be found out; a controller writes it, if any acts.
+        from slurm_hadar.cli.refused_list import without_list
+
+        submit.hand_over(without_list(submit, outcome))
     return _run_and_say(submit, outcome)
 
 
@@ -85,7 +88,7 @@ def _run_and_say(submit: Submit, outcome: SubmitOutcome) -> int:
     remarked = _has_remark(submit, outcome)
     if not remarked:
         outcome.doubts = [] if "quiet" in submit.held else _doubts(submit, outcome)
-        if not (outcome.doubts or submit.in_script):
+        if not (outcome.doubts or submit.in_script or (outcome.added and outcome.added.listed)):
             submit.hand_over(outcome.added)
     remarks: list[str] = []
 
@@ -94,7 +97,15 @@ def _run_and_say(submit: Submit, outcome: SubmitOutcome) -> int:
             outcome.doubts = _doubts(submit, outcome)
             remarks.extend(_remarks(submit, outcome))
 
-    code = submit.run(outcome.added, look)
+    if outcome.added and outcome.added.listed:
+        from slurm_hadar.cli import refused_list
+
+        say = _say if "quiet" not in submit.held else _say_nothing
+        code, is_refused = refused_list.run(submit, outcome, look, say)
+        if is_refused and remarked:
+            remarks = _remarks(submit, outcome)
+    else:
+        code = submit.run(outcome.added, look)
     for doubt in outcome.doubts:
         _say(doubt)
     if code == 0:
@@ -393,6 +404,10 @@ def _say(text: str) -> None:
             print(f"hbatch: {shown}", file=sys.stderr, flush=True)
         except OSError:
             sys.stderr = None
+
+
+def _say_nothing(text: str) -> None:
+    """Of a submit with ``--quiet``."""
 
 
 if __name__ == "__main__":

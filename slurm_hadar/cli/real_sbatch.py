@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+    from slurm_hadar.cli.held_messages import HeldMessages
+
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these; sbatch must not."""
@@ -41,9 +43,11 @@ def run_sbatch(
     words: Sequence[str],
     environment: Mapping[str, str],
     meanwhile: Callable[[], None],
+    messages: HeldMessages | None = None,
 ) -> int:
     """Run sbatch with these arguments as a child, with this process's own input and output, and
-    call ``meanwhile`` beside it.
+    call ``meanwhile`` beside it. ``messages``: take its stderr; what they hold at its end is the
+    caller's to show.
 
     Signals that this process gets go on to it, and a signal that ends it ends this process too.
     Returns its exit code. Raises :class:`HadarError` where it cannot be run.
@@ -57,9 +61,12 @@ def run_sbatch(
             without_pythons_traces(environment),
             setsigmask=before,
             setsigdef=_PYTHONS_OWN,
+            file_actions=[(os.POSIX_SPAWN_DUP2, messages.writes, 2)] if messages else (),
         )
     except OSError as error:
         raise HadarError(f"{program} cannot be run: {error.strerror}") from None
+    if messages:
+        messages.begin()
     meanwhile()
     while True:
         got = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
@@ -73,6 +80,9 @@ def run_sbatch(
             break
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if os.WIFSIGNALED(status):
+        if messages:
+            messages.end()
+            messages.show()
         _end_by(os.WTERMSIG(status))
     return os.waitstatus_to_exitcode(status)
 

@@ -25,9 +25,10 @@ class Today:
     """What is known of GPU types today. ``prices``: type -> price in parts of a job's best speed;
     ``shared``: types that unmanaged jobs accept beside others; ``nodes``: partition -> its largest
     usable nodes, empty where nothing is known of them; ``default``: the partition of a job that
-    names none, empty where that is not known."""
+    names none, empty where that is not known; ``kept``: the partitions in which this user's jobs
+    stay as typed."""
 
-    __slots__ = ("default", "nodes", "prices", "shared")
+    __slots__ = ("default", "kept", "nodes", "prices", "shared")
 
     def __init__(
         self,
@@ -35,11 +36,13 @@ class Today:
         shared: frozenset[str] = frozenset(),
         nodes: Mapping[str, Sequence[Node]] | None = None,
         default: str = "",
+        kept: frozenset[str] = frozenset(),
     ) -> None:
         self.prices = prices or {}
         self.shared = shared
         self.nodes = nodes or {}
         self.default = default
+        self.kept = kept
 
 
 def today(
@@ -62,11 +65,31 @@ def today(
             arriving = max(arriving, _LEAST_ARRIVING * _free(types))
         prices = {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
         nodes = _nodes(published.get("nodes", {}))
+        kept = _kept(published.get("kept", {}))
     except (SiteError, ValueError, ArithmeticError):
         return Today()
     shared = frozenset(kind for kind in prices if types[kind].get("shared") is True)
     default = published.get("default")
-    return Today(prices, shared, nodes, default if isinstance(default, str) else "")
+    return Today(prices, shared, nodes, default if isinstance(default, str) else "", kept)
+
+
+def _kept(source: object) -> frozenset[str]:
+    """The partitions of which none is to be replaced for us. ``source``: partition -> marks of
+    users, None: all."""
+    if not isinstance(source, dict):
+        raise SiteError("kept is no object")
+    if not source:
+        return frozenset()
+    import pwd
+    from binascii import crc32
+
+    try:
+        own = crc32(os.fsencode(pwd.getpwuid(os.getuid()).pw_name))
+    except KeyError:
+        return frozenset(source)
+    return frozenset(
+        name for name, some in source.items() if not isinstance(some, list) or own in some
+    )
 
 
 def _nodes(source: object) -> dict[str, list[Node]]:

@@ -54,7 +54,7 @@ class Partitions(Section):
 
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Partition -> the partitions, one per GPU type, that a managed job which asks for it may run
-    in: they have together its nodes, and its access, limits and tier."""
+    in: they have together its nodes, and its access, limits, defaults and tier."""
     opt_in: tuple[str, ...] = ()
     """Partitions whose jobs are managed without a declaration of their own."""
     chain: tuple[str, ...] = ()

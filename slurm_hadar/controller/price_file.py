@@ -3,11 +3,15 @@
 from dataclasses import asdict
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.access import unlike_groups
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import newcomers
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
-from slurm_hadar.exchange.prices import PriceList, write_prices
+from slurm_hadar.exchange.prices import PriceList, mark, write_prices
+
+_MOST_USERS = 200
+"""Whose marks a partition has in the file: hbatch reads 64 KiB of it."""
 
 
 def publish(
@@ -17,15 +21,34 @@ def publish(
     operator where that is not possible."""
     folder = config.site.exchange_dir
     try:
-        groups = config.partitions.groups.values()
-        nodes = newcomers.largest_nodes(seen, {name for some in groups for name in some})
+        groups = config.partitions.groups
+        names = {name for some in groups.values() for name in some}
+        nodes = newcomers.largest_nodes(seen, names)
         types, arriving = {}, 0
+        kept = unchanged_partitions(config, rules, seen)
         default = newcomers.default_partition(seen) if rules.takes_as_typed else ""
         if not newcomers.is_private(seen, rules.jobs_are_hidden):
             prices = newcomers.type_prices(seen, shown)
             types = {kind: asdict(price) for kind, price in prices.items()}
             arriving = newcomers.arriving(seen, interval_s)
-        write_prices(folder, PriceList(types, arriving, interval_s, nodes, default))
+        write_prices(folder, PriceList(types, arriving, interval_s, nodes, default, kept))
     except OSError as error:
         return [f"the prices in {folder} cannot be written ({error.strerror})"]
     return []
+
+
+def unchanged_partitions(
+    config: Config, rules: AccountingLimits, seen: Observed
+) -> dict[str, list[int] | None]:
+    """Partitions of ``partitions.groups`` in which jobs stay as typed -> marks of the users whose
+    jobs do, None: all. Those that differ from their members, and those for which associations of
+    the accounting database stand."""
+    groups = config.partitions.groups
+    found: dict[str, list[int] | None] = dict.fromkeys(unlike_groups(groups, seen.partitions))
+    for name, members in groups.items():
+        users = rules.users_bound_to((name, *members))
+        if users is None or len(users) > _MOST_USERS:
+            found[name] = None
+        elif users and name not in found:
+            found[name] = sorted(map(mark, users))
+    return found

@@ -131,6 +131,8 @@ class Job:
     """Why a declaration in the Comment could not be read; such a job is left alone."""
     outside: str = ""
     """Why the site leaves it alone though it opted in; empty where it does not."""
+    own_partitions: frozenset[str] = frozenset()
+    """Partitions for which its owner and account have an association of their own, or may have."""
 
     @property
     def managed(self) -> bool:

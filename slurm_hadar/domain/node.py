@@ -64,6 +64,9 @@ class Partition:
     """Its own QOS, whose limits hold beside the job's."""
     billing: str = ""
     """TRESBillingWeights: what a job there is billed; empty where it has none."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Key of slurm.conf -> value, of what else it gives or forbids its jobs: default memory,
+    defaults per GPU, sharing. Only where it differs from what Slurm does by itself."""
 
     def __hash__(self) -> int:
         """By its name alone: the names of thousands of nodes are not hashed for each job."""

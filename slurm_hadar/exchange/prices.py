@@ -4,6 +4,7 @@ Its reader is :mod:`slurm_hadar.cli.submit_prices`, which spares a submit the im
 """
 
 import time
+from binascii import crc32
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,20 @@ class PriceList:
     """``types``: GPU type -> what is published of it; ``arriving``: GPUs that managed jobs asked
     for within the last ``interval_s`` seconds; ``nodes``: partition -> GPUs, CPUs and MB of its
     largest nodes; ``default``: the partition that Slurm gives a job that names none, empty where
-    that is not sure."""
+    that is not sure; ``kept``: partition of ``partitions.groups`` -> :func:`marks <mark>` of the
+    users whose jobs stay in it as typed, None: of all."""
 
     types: Mapping[str, Mapping[str, object]]
     arriving: int
     interval_s: float
     nodes: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
     default: str = ""
+    kept: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
+
+
+def mark(user: str) -> int:
+    """A number by which a user finds their own name, so that the file shows none."""
+    return crc32(user.encode(errors="surrogateescape"))
 
 
 def write_prices(folder: Path, prices: PriceList) -> None:
@@ -36,6 +44,7 @@ def write_prices(folder: Path, prices: PriceList) -> None:
         "types": prices.types,
         "default": prices.default,
         "nodes": dict(prices.nodes),
+        "kept": dict(prices.kept),
     }
     files.write_json(folder / NAME, content)
 

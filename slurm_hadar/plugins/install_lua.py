@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from slurm_hadar.config import Config
+from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.plugins import lua_files, slurm_conf
 from slurm_hadar.plugins.changes import Change, read
 from slurm_hadar.plugins.site_files import (
@@ -14,6 +15,9 @@ from slurm_hadar.plugins.site_files import (
     text_of,
 )
 from slurm_hadar.plugins.site_lua import site_lua
+from slurm_hadar.slurm.partition_lines import difference
+from slurm_hadar.tuning import conf
+from slurm_hadar.tuning.site import of_conf
 
 SHARED = ("declaration.lua", "help.lua")
 _KINDS = {
@@ -76,6 +80,7 @@ def settings(
         features,
         untype=untype,
         partitions=known,
+        unlike=_unlike(site, config, plan),
         default_partition=slurm_conf.default_partition(site.text, site.path),
         job_submit=_slurmctld_loads_ours(site, plan),
     )
@@ -87,6 +92,30 @@ def _slurmctld_loads_ours(site: SiteFiles, plan: FileChanges) -> bool:
     path = site.folder / "job_submit.lua"
     text = next((change.after for change in plan.changes if change.path == path), read(path))
     return text is not None and lua_files.MARK in text_of(text)
+
+
+def _unlike(site: SiteFiles, config: Config, plan: FileChanges) -> list[str]:
+    """The groups whose partitions slurm.conf gives other access, limits or defaults than their
+    members, each of which is said."""
+    try:
+        found = of_conf(conf.parse(site.text, site.path)).partitions
+    except UsageError:
+        # What is wrong with the file Slurm says itself.
+        return []
+    there = {partition.name: partition for partition in found}
+    unlike = []
+    for name, members in config.partitions.groups.items():
+        for member in members:
+            if not {name, member} <= there.keys():
+                continue
+            if key := difference(there[member], there[name]):
+                unlike.append(name)
+                plan.by_hand.append(
+                    f"{name}: partition {member} has another {key}, so no job gets a list of "
+                    "partitions for it"
+                )
+                break
+    return unlike
 
 
 def _may_be_listed(site: SiteFiles, config: Config, plan: FileChanges) -> set[str]:

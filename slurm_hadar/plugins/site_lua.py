@@ -17,6 +17,7 @@ def site_lua(
     *,
     untype: bool,
     partitions: Collection[str] = (),
+    unlike: Collection[str] = (),
     default_partition: str = "",
     job_submit: bool = False,
 ) -> str:
@@ -24,9 +25,10 @@ def site_lua(
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
     a job that asks for it. ``partitions`` that a job may get a list of: a group with another member
-    is left out for the same reason. ``default_partition``: Slurm's, which cli_filter does not get.
-    ``job_submit``: slurmctld loads ours, which reports a wrong declaration, so cli_filter does not.
-    ``untype``: a request for one GPU type becomes an untyped one with that type's feature.
+    is left out for the same reason, and so are ``unlike`` groups, which differ from their members.
+    ``default_partition``: Slurm's, which cli_filter does not get. ``job_submit``: slurmctld loads
+    ours, which reports a wrong declaration, so cli_filter does not. ``untype``: a request for one
+    GPU type becomes an untyped one with that type's feature.
     Raises :class:`UsageError` where ``site.controller_user`` does not exist.
     """
     known = {name: gpu for name, gpu in config.gpu_types.items() if gpu.feature in features}
@@ -38,7 +40,7 @@ def site_lua(
     groups = [
         f"    [{quoted(name)}] = {{{', '.join(map(_pair, members.items()))}}},"
         for name, members in group_types(config).items()
-        if config.site.mode == "act" and members.keys() <= set(partitions)
+        if config.site.mode == "act" and members.keys() <= set(partitions) and name not in unlike
     ]
     opt_in = "".join(f"[{quoted(name)}] = true, " for name in config.partitions.opt_in)
     order = ", ".join(map(quoted, known))

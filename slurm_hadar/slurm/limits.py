@@ -15,7 +15,7 @@ from slurm_hadar.slurm.minutes import amounts
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "GrpWall")
 _CELLS = (*_MINUTES, "GrpTRES", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
 _OF_EACH = ("MaxTRESRunMinsPU", "MaxTRESRunMinsPA")
-ASSOCIATIONS = ("Account", "User", "ParentName", *_CELLS)
+ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", *_CELLS)
 """Columns of ``sacctmgr show assoc``."""
 QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA")
 """Columns of ``sacctmgr show qos``."""
@@ -41,6 +41,9 @@ class AccountLimits:
     """QOS -> resource -> MaxTRESRunMinsPA, the same for each account."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """QOS -> UsageFactor, by which its minutes count."""
+    partitions: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """(account, user) -> the partitions with an association of their own, whose limits hold for
+    jobs that ask for this partition only."""
 
     def bind(self, user: str, account: str, *qos: str) -> bool:
         """Whether any of them, or an account above, has such a limit."""
@@ -62,9 +65,12 @@ def parse(associations: str, qos: str) -> AccountLimits:
     """
     accounts, users, parents = set[str](), set[tuple[str, str]](), {}
     minutes = False
-    for account, user, parent, *cells in _rows(associations, len(ASSOCIATIONS)):
+    own = dict[tuple[str, str], set[str]]()
+    for account, user, partition, parent, *cells in _rows(associations, len(ASSOCIATIONS)):
         if not user and parent:
             parents[account] = parent
+        if user and partition:
+            own.setdefault((account, user), set()).add(partition)
         minutes |= any(cells[: len(_MINUTES)])
         if not any(map(_LIMITED.search, cells)):
             continue
@@ -91,6 +97,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
         per_user=per_user,
         per_account=per_account,
         factors=factors,
+        partitions={who: frozenset(names) for who, names in own.items()},
     )
 
 

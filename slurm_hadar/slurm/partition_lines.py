@@ -33,7 +33,27 @@ _KEYS = {
     "qos": "QOS",
     "billing": "TRESBillingWeights",
 }
-"""Field of a partition -> its key. All but name, nodes, default and up: access, limits, order."""
+"""Field of a partition -> its key. All but name, nodes, default, up and defaults: access, limits,
+order."""
+_DEFAULTS = {
+    "DefMemPerCPU": ("UNLIMITED", "0"),
+    "DefMemPerNode": ("UNLIMITED", "0"),
+    "DefCpuPerGPU": ("0",),
+    "DefMemPerGPU": ("0",),
+    "OverTimeLimit": ("NONE",),
+    "OverSubscribe": ("NO", "EXCLUSIVE"),
+    "ExclusiveUser": ("NO",),
+    "ExclusiveTopo": ("NO",),
+    "Exclusive": ("NO", "NODE"),
+    "LLN": ("NO",),
+    "MaxCPUsPerSocket": ("UNLIMITED", "0"),
+    "SelectTypeParameters": ("NONE",),
+    "CpuBind": ("NONE",),
+    "DisableRootJobs": ("NO",),
+    "Topology": (),
+}
+"""Key that changes what a job gets -> the values by which it changes nothing, or of which another
+field tells (exclusive)."""
 
 
 def difference(one: Partition, other: Partition) -> str:
@@ -41,7 +61,24 @@ def difference(one: Partition, other: Partition) -> str:
     for name, key in _KEYS.items():
         if _plain(one, name) != _plain(other, name):
             return key
+    for key in _DEFAULTS:
+        if one.defaults.get(key, "").upper() != other.defaults.get(key, "").upper():
+            return key
     return ""
+
+
+def defaults(shown: Mapping[str, str]) -> dict[str, str]:
+    """See :attr:`Partition.defaults`. ``shown``: key, in any case, -> value, as on a line of
+    slurm.conf, or as scontrol shows them, which has the defaults per GPU as ``JobDefaults``."""
+    found = {key.lower(): value.strip() for key, value in shown.items()}
+    per_gpu = (word.partition("=") for word in found.get("jobdefaults", "").split(","))
+    found = {key.lower(): value for key, _, value in per_gpu} | found
+    said = {key: found.get(key.lower(), "") for key in _DEFAULTS}
+    return {
+        key: value
+        for key, value in said.items()
+        if value.upper() not in ("", "(NULL)", "N/A", *_DEFAULTS[key])
+    }
 
 
 def _plain(partition: Partition, name: str) -> object:
@@ -65,7 +102,8 @@ def keys(partition: Partition, usual_preempt_mode: str = "OFF") -> dict[str, str
         value = getattr(partition, name)
         if value != getattr(usual, name):
             found[key] = _text(name, value)
-    return found
+    # A partition that is exclusive has that as its OverSubscribe.
+    return {**partition.defaults, **found}
 
 
 def _text(name: str, value: bool | float | str | tuple[str, ...]) -> str:

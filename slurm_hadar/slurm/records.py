@@ -11,7 +11,7 @@ from math import inf
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm import hosts, states, times, tres
+from slurm_hadar.slurm import hosts, partition_lines, states, times, tres
 
 USUAL_CRED_EXPIRE_S = 120
 """``cred_expire`` where slurm.conf does not say it."""
@@ -176,6 +176,7 @@ def _partition(record: dict[str, str]) -> Partition:
         max_mem_per_cpu_mb=_limit(record, "MaxMemPerCPU") or inf,
         qos="" if record.get("QoS", "") in _NOTHING else record["QoS"],
         billing=record.get("TRESBillingWeights", ""),
+        defaults=partition_lines.defaults(record),
     )
 
 

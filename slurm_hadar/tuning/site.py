@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.simulator.traces.csv_rows import rows, text_of
-from slurm_hadar.slurm import hosts, records, times, tres
+from slurm_hadar.slurm import hosts, partition_lines, records, times, tres
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.tuning.conf import ConfEntry, SlurmConf
 
@@ -246,6 +246,7 @@ def _partition_of(entry: ConfEntry, all_nodes: tuple[str, ...]) -> Partition:
         submit_hosts=_who(keys, "allocnodes"),
         qos=keys.get("qos", ""),
         billing=keys.get("tresbillingweights", ""),
+        defaults=partition_lines.defaults(keys),
         exclusive=keys.get("oversubscribe", "").upper() == "EXCLUSIVE"
         or keys.get("exclusive", "").upper() == "NODE",
     )

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_hadar import policies
@@ -11,13 +12,13 @@ from slurm_hadar.controller.checks.check_access import access_findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings
-from slurm_hadar.controller.checks.check_partitions import partition_findings
+from slurm_hadar.controller.checks.check_partitions import association_findings, partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, lacks_batches
-from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX
+from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX, enforces_associations
 from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
@@ -71,12 +72,21 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _margin(config, settings)
     if config.partitions.groups:
         yield from _depths(settings)
+        yield from _associations(config, cluster, settings)
     yield from _kill_wait(config, settings)
     yield from _of_this_slurm(settings, (major, minor))
     yield from _racks(config, cluster)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
+
+
+def _associations(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
+    if config.site.rights == "operator" and enforces_associations(settings):
+        # Another finding says whether the database answers.
+        with suppress(SlurmError):
+            limits = cluster.read_limits(settings.get("ClusterName", ""))
+            yield from association_findings(config, limits)
 
 
 def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from slurm_hadar.controller.observation.observed import typed
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.slurm import hosts
+from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.partition_lines import keys, split_by_type
 
 
@@ -36,6 +37,29 @@ def partition_findings(
         yield from _without_group(config, settings, partitions, nodes)
 
 
+def association_findings(config: Config, limits: AccountLimits) -> Iterator[Finding]:
+    """Users whom the accounting database binds to a partition of a group, and so to it alone."""
+    for name, members in config.partitions.groups.items():
+        bound = {
+            who: sorted(names & {name, *members})
+            for who, names in sorted(limits.partitions.items())
+            if not names.isdisjoint((name, *members))
+        }
+        if not bound:
+            continue
+        (account, user), (partition, *_) = next(iter(bound.items()))
+        others = f" and {len(bound) - 1} more" if len(bound) > 1 else ""
+        yield Finding(
+            "warning",
+            f"associations by partition: user {user} of account {account} has one for {partition}"
+            f"{others}, so their jobs that ask for {name} stay in it: Slurm goes by such an "
+            "association in that partition only",
+            "nothing, or an association without a partition, with its limits in a QOS: sacctmgr "
+            f"add user {user} account={account}; sacctmgr delete user {user} account={account} "
+            f"partition={partition}",
+        )
+
+
 def _missing(key: str, name: str, there: dict[str, Partition]) -> Finding:
     return Finding(
         "problem",
@@ -52,8 +76,8 @@ def _group(
         return Finding(
             "problem",
             f"{key}: {why}, so jobs that ask for {partition.name} stay in it",
-            f"give the members together the nodes of {partition.name} and the same access, limits "
-            "and tier in slurm.conf, or take the group out",
+            f"give the members together the nodes of {partition.name} and the same access, limits, "
+            "defaults and tier in slurm.conf, or take the group out",
         )
     gpus = {node.name: node.gpus for node in nodes}
     for member in members:

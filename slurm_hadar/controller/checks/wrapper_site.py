@@ -5,11 +5,12 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_hadar import policies, reading
 from slurm_hadar.config import Config, Rollout, group_types, wrapper_path
+from slurm_hadar.controller.observation.access import unlike_groups
 from slurm_hadar.controller.snapshot.chaining import allowed_partitions
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.paths import WRAPPER_BYTES
@@ -22,11 +23,13 @@ _DIGITS = 4
 @dataclass(frozen=True, slots=True)
 class SlurmNames:
     """What the site's Slurm says of itself: its cluster's name and its default partition; empty
-    where it does not answer. ``sbatch``: the one on PATH that is Slurm's own; empty: not sought."""
+    where it does not answer. ``sbatch``: the one on PATH that is Slurm's own; empty: not sought.
+    ``unlike``: partitions of ``partitions.groups`` that differ from their members."""
 
     cluster: str = ""
     default_partition: str = ""
     sbatch: str = ""
+    unlike: tuple[str, ...] = ()
 
 
 def names_of(config: Config) -> SlurmNames:
@@ -34,10 +37,12 @@ def names_of(config: Config) -> SlurmNames:
     try:
         cluster = open_cluster(config.slurm)
         name = cluster.read_config().get("ClusterName", "")
-        default = [one.name for one in cluster.read_partitions() if one.default]
+        partitions = cluster.read_partitions()
     except SlurmError:
         return SlurmNames()
-    return SlurmNames(name, default[0] if default else "")
+    default = [one.name for one in partitions if one.default]
+    unlike = unlike_groups(config.partitions.groups, {one.name: one for one in partitions})
+    return SlurmNames(name, default[0] if default else "", unlike=unlike)
 
 
 def wrapper_site(
@@ -47,19 +52,19 @@ def wrapper_site(
 
     ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
     ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
-    type of each. ``speeds``: model of the throughput tables, ``""`` for all others -> GPU type of a
-    group -> samples/s on one GPU over those on the fastest type; ``batches``: model -> batch per
-    GPU -> the same with that batch, of the types that a table has with it, without batches for
-    which it is that of ``speeds``. ``known``: model -> types whose speed stands in a table;
-    ``models``: all of them; ``backfill``: the partitions for trainings on idle nodes, empty where
-    that is off; ``chain``: those in which a job may be requeued before its time limit; ``copies``:
-    whether the policy makes any; ``rollout``: its limits, None without. Raises OSError where the
-    TOML is gone, UsageError where ``site.controller_user`` does not exist or a table cannot be
-    read.
+    type of each, without those that Slurm shows otherwise. ``speeds``: model of the throughput
+    tables, ``""`` for all others -> GPU type of a group -> samples/s on one GPU over those on the
+    fastest type; ``batches``: model -> batch per GPU -> the same with that batch, of the types that
+    a table has with it, without batches for which it is that of ``speeds``. ``known``: model ->
+    types whose speed stands in a table; ``models``: all of them; ``backfill``: the partitions for
+    trainings on idle nodes, empty where that is off; ``chain``: those in which a job may be
+    requeued before its time limit; ``copies``: whether the policy makes any; ``rollout``: its
+    limits, None without. Raises OSError where the TOML is gone, UsageError where
+    ``site.controller_user`` does not exist or a table cannot be read.
     """
     status, names = config_path.stat(), names or SlurmNames()
     folder = config.slurm.bin_dir
-    groups = group_types(config)
+    groups = {name: one for name, one in group_types(config).items() if name not in names.unlike}
     models = _models(config)
     speeds, batches, known = _speeds(config, groups, models)
     found = names.sbatch or shutil.which("sbatch") or "sbatch"
@@ -223,6 +228,10 @@ def is_current(config: Config, config_path: Path, names: SlurmNames | None = Non
     written = _written(config_path)
     if not isinstance(written, dict):
         return False
+    kept = written.get("groups")
+    if (names is None or not names.cluster) and isinstance(kept, dict):
+        unlike = tuple(name for name in config.partitions.groups if name not in kept)
+        names = replace(names or SlurmNames(), unlike=unlike)
     now = wrapper_site(config, config_path, names)
     if names is None or not names.cluster:
         now |= {key: written.get(key, "") for key in ("cluster", "default_partition")}

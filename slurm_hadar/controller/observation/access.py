@@ -23,7 +23,8 @@ def allowed_partitions(
     """The partitions that the job may run in, in the order of those that its owner ``asked`` for.
 
     A partition of ``groups`` becomes its members, where these are alike and one of them at least
-    is up and has as many nodes as the job needs. Partitions that are down are left out.
+    is up and has as many nodes as the job needs. Not where the owner has an association for one of
+    them: Slurm goes by it for that partition only. Partitions that are down are left out.
     """
     found: dict[str, Partition] = {}
     for name in asked:
@@ -54,9 +55,24 @@ def _members(
     members = tuple(partitions[one] for one in groups.get(name, ()) if one in partitions)
     if len(members) < len(groups.get(name, ())) or why_not_alike(partitions[name], members):
         return []
+    if not job.own_partitions.isdisjoint((name, *(member.name for member in members))):
+        return []
     up = [member for member in members if member.up]
     # A job runs in one partition: one that spans the types stays in theirs.
     return up if any(len(member.nodes) >= job.node_count for member in up) else []
+
+
+def unlike_groups(
+    groups: Mapping[str, Sequence[str]], partitions: Mapping[str, Partition]
+) -> tuple[str, ...]:
+    """Those of ``groups`` that stand for nothing: a member is missing, or they are not alike."""
+
+    def alike(name: str, members: Sequence[str]) -> bool:
+        if not partitions.keys() >= {name, *members}:
+            return False
+        return not why_not_alike(partitions[name], [partitions[one] for one in members])
+
+    return tuple(name for name, members in groups.items() if not alike(name, members))
 
 
 def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:

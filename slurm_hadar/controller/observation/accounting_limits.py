@@ -1,12 +1,13 @@
 """What the site's Slurm is set to, as far as it binds an operator's controller.
 
 An operator's update goes past limits of the accounting database that Slurm holds its owner to, so
-where there are such limits the controller leaves alone what they speak of.
+where there are such limits the controller leaves alone what they speak of: CPUs and memory, and
+partitions with an association of their own.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
@@ -76,6 +77,7 @@ class AccountingLimits:
         """What an update does to a waiting job's priority. In every mode."""
         self.in_order = False
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
+        self._associations_are_hidden = True
         self.jobs_are_hidden = False
         """Whether Slurm shows a user no jobs of others (PrivateData)."""
         self.private: frozenset[str] = frozenset(("jobs", "nodes"))
@@ -86,7 +88,7 @@ class AccountingLimits:
         may choose another."""
         self.requeue_delay_s = inf
         """See :func:`slurm_hadar.slurm.times.requeue_delay_s`; inf while that is not known."""
-        self._enforced = False
+        self._enforced = self._associated = False
         self._limits: AccountLimits | None = None
 
     def begin_tick(self, now: float) -> None:
@@ -119,6 +121,7 @@ class AccountingLimits:
             self.ages = settings.get("PriorityType", "") == "priority/multifactor"
             hidden = settings.get("PrivateData", "").lower().split(",")
             self.jobs_are_hidden = not {"jobs", "all"}.isdisjoint(hidden)
+            self._associations_are_hidden = not {"accounts", "users", "all"}.isdisjoint(hidden)
         self.age = age_priority(settings)
         self.requeue_delay_s = requeue_delay_s(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
@@ -126,11 +129,12 @@ class AccountingLimits:
         self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
+        self._associated = enforces_associations(settings)
         self._cluster_name = settings.get("ClusterName", "")
         self._until = now + _ASK_AGAIN_S
 
     def _read_limits(self, now: float) -> None:
-        if now < self._limits_until or not self._enforced:
+        if now < self._limits_until or not self._associated:
             return
         self._limits_until = now + _ASK_AGAIN_S
         try:
@@ -164,12 +168,38 @@ class AccountingLimits:
         """The jobs; those under a limit on CPUs or memory keep the CPUs, memory and nodes that they
         asked for. Where the limits are not known that is every job. ``steering``: tells in which
         partitions a job was submitted; members of a partition's group have its QOS."""
-        if not (self._enforced and self._asks):
+        if not (self._associated and self._asks):
             return dict(jobs)
+        found = {id_: self._with_own_partitions(job, partitions) for id_, job in jobs.items()}
+        if not self._enforced:
+            return found
         return {
             id_: self._bound(job, partitions, steering.get(id_, Steering()))
-            for id_, job in jobs.items()
+            for id_, job in found.items()
         }
+
+    def users_bound_to(self, partitions: Collection[str]) -> frozenset[str] | None:
+        """The users with an association for one of these partitions; None: any may have one, as
+        that is not known or Slurm hides it."""
+        if not (self._associated and self._asks):
+            return frozenset()
+        if self._limits is None:
+            return None
+        found = frozenset(
+            user
+            for (_, user), names in self._limits.partitions.items()
+            if not names.isdisjoint(partitions)
+        )
+        return None if found and self._associations_are_hidden else found
+
+    def _with_own_partitions(self, job: Job, partitions: Mapping[str, Partition]) -> Job:
+        """Where the associations are not known any partition may have one."""
+        if job.declaration is None:
+            return job
+        if self._limits is None:
+            return replace(job, own_partitions=frozenset(partitions))
+        own = self._limits.partitions.get((job.account, job.user))
+        return replace(job, own_partitions=own) if own else job
 
     def _bound(self, job: Job, partitions: Mapping[str, Partition], steered: Steering) -> Job:
         declared = job.declaration
@@ -185,6 +215,13 @@ class AccountingLimits:
             return job
         kept = replace(declared, cpus=None, mem=None, fork=(1, 1), nodes=None)
         return replace(job, declaration=kept)
+
+
+def enforces_associations(settings: Mapping[str, str]) -> bool:
+    """Whether Slurm takes jobs of those only who have an association, which each value of
+    AccountingStorageEnforce but two implies."""
+    said = settings.get("AccountingStorageEnforce", "").lower()
+    return not set(said.split(",")) <= {"", "none", "(null)", "nojobs", "nosteps"}
 
 
 def _private(settings: Mapping[str, str]) -> frozenset[str]:

@@ -5,7 +5,11 @@ from dataclasses import fields, replace
 import pytest
 from hand_made import job
 
-from slurm_hadar.controller.observation.access import allowed_partitions, why_not_alike
+from slurm_hadar.controller.observation.access import (
+    allowed_partitions,
+    unlike_groups,
+    why_not_alike,
+)
 from slurm_hadar.domain.node import Partition
 
 GPU = Partition("gpu", ("v1", "v2", "k1"), default=True, priority_tier=5, allow_groups=("a", "b"))
@@ -53,12 +57,26 @@ def test_a_job_that_spans_the_types_stays_in_their_partition():
     assert allowed(["gpu"], GPU, replace(V100, up=False), K80, node_count=2) == ["gpu"]
 
 
+def test_a_job_stays_where_its_owner_has_an_association_for_the_partition():
+    assert allowed(["gpu"], own_partitions=frozenset({"gpu"})) == ["gpu"]
+    assert allowed(["gpu"], own_partitions=frozenset({"k80"})) == ["gpu"]
+    assert allowed(["gpu"], own_partitions=frozenset({"debug"})) == ["v100", "k80"]
+
+
+def test_a_group_stands_for_nothing_where_it_differs():
+    there = {one.name: one for one in (GPU, V100, K80, DEBUG)}
+    assert unlike_groups(GROUPS, there) == ()
+    other = {**there, "k80": replace(K80, defaults={"DefMemPerCPU": "9"})}
+    assert unlike_groups(GROUPS, other) == ("gpu",)
+    assert unlike_groups({"gpu": ("v100", "gone")}, there) == ("gpu",)
+
+
 def test_members_are_alike_whatever_their_order_and_state():
     assert why_not_alike(GPU, [V100, K80]) == ""
     assert why_not_alike(GPU, [K80, replace(V100, up=False)]) == ""
 
 
-OTHER = {bool: True, int: 7, float: 7.0, str: "other", tuple: ("other",)}
+OTHER = {bool: True, int: 7, float: 7.0, str: "other", tuple: ("other",), dict: {"LLN": "YES"}}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +96,7 @@ def test_each_other_field_makes_a_difference(field):
         ([V100, replace(K80, nodes=("k1", "k2"))], "partition k80 has node k2, which gpu lacks"),
         ([V100, replace(K80, priority_factor=3)], "another PriorityJobFactor than gpu"),
         ([V100, replace(K80, billing="GRES/gpu=2")], "another TRESBillingWeights than gpu"),
+        ([V100, replace(K80, defaults={"DefMemPerCPU": "1"})], "another DefMemPerCPU than gpu"),
         ([], "partition gpu has node v1, which no member has"),
     ],
 )

@@ -95,8 +95,10 @@ def test_it_may_be_sent_back_to_where_it_was_submitted():
 
 
 def test_where_limits_are_not_enforced_nobody_is_asked_for_them():
-    slurm = Slurm("associations", limits=None)
+    slurm = Slurm("none", limits=None)
     assert left(slurm) == WIDE and slurm.asked == 0
+    slurm = Slurm("associations", limits=None)
+    assert left(slurm) == WIDE and slurm.asked == 1, "for associations by partition"
     assert left(Slurm("safe", limits=None)) == BOUND
 
 
@@ -251,3 +253,35 @@ def test_a_plugin_may_choose_another_partition_than_the_default_one(settings, su
     assert not rules.takes_as_typed
     rules.read(NOW)
     assert rules.takes_as_typed is sure
+
+
+OWN = AccountLimits(partitions={("phys", "ann"): frozenset({"gpu"})})
+
+
+def own_partitions(limits, enforce="associations", toml="", **more):
+    rules = AccountingLimits(Slurm(enforce, limits=limits), config(toml))
+    rules.read(NOW)
+    (found,) = rules.applied({"1": replace(ANN, **more)}, PARTITIONS).values()
+    return set(found.own_partitions), rules.users_bound_to(("gpu", "v100"))
+
+
+def test_a_job_knows_the_partitions_for_which_its_owner_has_an_association():
+    assert own_partitions(OWN) == ({"gpu"}, {"ann"})
+    assert own_partitions(OWN, "associations,limits,qos") == ({"gpu"}, {"ann"})
+    assert own_partitions(OWN, account="chem") == (set(), {"ann"})
+    assert own_partitions(OWN, declaration=None) == (set(), {"ann"})
+    assert own_partitions(AccountLimits()) == (set(), set())
+    assert own_partitions(OWN, "none") == (set(), set())
+    assert own_partitions(OWN, toml='[site]\nrights = "user"\n') == (set(), set())
+
+
+def test_any_partition_may_have_an_association_where_the_database_is_away():
+    assert own_partitions(None) == ({"gpu"}, None)
+
+
+def test_whose_associations_there_are_is_not_told_where_slurm_hides_them():
+    slurm = Slurm(limits=OWN)
+    slurm.settings["PrivateData"] = "accounts,jobs"
+    rules = AccountingLimits(slurm, config())
+    rules.read(NOW)
+    assert rules.users_bound_to(("gpu",)) is None and rules.users_bound_to(("k80",)) == set()

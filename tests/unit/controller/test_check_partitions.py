@@ -6,8 +6,9 @@ import pytest
 from hand_made import node
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.checks.check_partitions import partition_findings
+from slurm_hadar.controller.checks.check_partitions import association_findings, partition_findings
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.slurm.limits import AccountLimits
 
 NODES = [node("v1"), node("v2"), node("k1")]
 GPU = Partition(
@@ -46,6 +47,7 @@ def test_a_member_may_be_named_like_the_feature_of_its_type():
         (GROUP, [V100, K80], "no partition gpu"),
         (GROUP, [GPU, V100], "no partition k80"),
         (GROUP, [GPU, V100, replace(K80, max_time_s=60.0)], "k80 has another MaxTime than gpu"),
+        (GROUP, [GPU, V100, replace(K80, defaults={"DefMemPerCPU": "1"})], "k80 has another DefM"),
         (GROUP, [GPU, V100, replace(K80, nodes=())], "node k1, which no member has"),
         (GROUP, [GPU, V100, replace(K80, nodes=("v2", "k1"))], "the GPU types v100, k80"),
         (GROUP.replace("k80", "slow"), [GPU, V100, replace(K80, name="slow")], "another name"),
@@ -117,3 +119,20 @@ def test_a_taken_name_is_replaced_by_the_feature():
     finding = only("", [GPU, V100, replace(K80, grace_s=9.0)])
     assert "PartitionName=old Nodes=k1 " in finding.cure
     assert 'gpu = ["v100", "old"]' in finding.cure
+
+
+def test_users_with_an_association_for_a_partition_of_a_group_are_named():
+    config = configuration.parse(GROUP + TYPES, "test")
+    own = {("phys", "ann"): frozenset({"gpu"}), ("chem", "bob"): frozenset({"k80", "debug"})}
+    (finding,) = association_findings(config, AccountLimits(partitions=own))
+    assert finding.level == "warning"
+    assert "user bob of account chem has one for k80 and 1 more" in finding.what
+    assert "jobs that ask for gpu stay in it" in finding.what and "sacctmgr" in finding.cure
+    other = {("phys", "ann"): frozenset({"debug"})}
+    assert not list(association_findings(config, AccountLimits(partitions=other)))
+
+
+def test_the_lines_of_new_partitions_give_jobs_what_the_common_one_does():
+    common = replace(GPU, defaults={"DefMemPerCPU": "4096"})
+    shown = only("", [common]).cure
+    assert shown.count(" DefMemPerCPU=4096 ") == 2

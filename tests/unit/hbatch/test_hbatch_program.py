@@ -5,6 +5,7 @@ The live tests have the real sbatch; here is what can be seen without a cluster.
 
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from hung_folder import hung
 from missing import needs_root
 
 from slurm_hadar.domain.declaration import decode
-from slurm_hadar.exchange.prices import PriceList, write_prices
+from slurm_hadar.exchange.prices import PriceList, mark, write_prices
 from slurm_hadar.sandbox.processes import wait_until
 
 RECORDER = """#!{python} -IS
@@ -300,6 +301,125 @@ def test_a_list_needs_a_fresh_heartbeat_of_a_controller_that_acts_and_has_room(p
             "is an ordinary job"
         )
         assert line.startswith(MANAGED if acts else later)
+
+
+REFUSING = """#!/bin/sh
+[ "$1" = --version ] && exit
+echo "$@" >> calls
+cat >> scripts
+echo "sbatch: a word of the site's" >&2
+case "$*" in
+*--partition=v*) echo "sbatch: error: Batch job submission failed: $WHY" >&2; exit 1;;
+esac
+echo 7
+exit "${CODE:-0}"
+"""
+OF_THE_LIST = "Invalid account or account/partition combination specified"
+AS_TYPED = (
+    f"hbatch: Slurm refuses a list of the partitions of its GPU types ({OF_THE_LIST}), so the job "
+    "stays in the partition that it asks for"
+)
+SITES_WORD = "sbatch: a word of the site's"
+
+
+def refused(place, why, *argv, body=DECLARED, **options):
+    """A submit whose list of partitions sbatch refuses; and the calls of sbatch."""
+    (place.bin / "sbatch").write_text(REFUSING)
+    place.env["WHY"] = why
+    place.heartbeat(place.site())
+    place.script(body)
+    for name in ("calls", "scripts"):
+        (place.folder / name).unlink(missing_ok=True)
+    done = place.run("-pgpu", *argv, **options)
+    return done, (place.folder / "calls").read_text().splitlines()
+
+
+def test_what_slurm_refuses_for_our_list_is_submitted_as_typed(place):
+    done, (first, second) = refused(place, OF_THE_LIST, "--parsable", "job.sh", "arg")
+    assert LISTED in first and "--partition=" not in second and second.startswith("--gres=gpu:1")
+    assert "-pgpu" in second and second.endswith("job.sh arg")
+    assert decode(second).partitions == ("gpu",) and decode(second).gpus == (1, 4)
+    assert (done.returncode, done.stdout) == (0, b"7\n")
+    assert lines(done) == [SITES_WORD, AS_TYPED, MANAGED]
+
+
+def test_the_types_are_kept_without_the_list(place):
+    body = DECLARED.replace("model=m", "model=m types=v100")
+    done, calls = refused(place, OF_THE_LIST, "job.sh", body=body)
+    assert len(calls) == 2 and "--partition=v " in calls[0] and "--constraint=v " in calls[1]
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_job_that_asks_for_quiet_and_one_that_waits_are_submitted_as_typed_too(place, quiet):
+    option = "-Q" if quiet else "--wait"
+    place.env["CODE"] = "3"
+    done, calls = refused(place, OF_THE_LIST, option, "job.sh")
+    assert len(calls) == 2 and (done.returncode, done.stdout) == (3, b"7\n")
+    # Under --wait the end of the job is too late to say it.
+    assert lines(done) == ([SITES_WORD] if quiet else [AS_TYPED, SITES_WORD])
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "Socket timed out on send/recv operation",
+        "Invalid job array specification",
+        "",
+    ],
+)
+def test_another_refusal_is_shown_once_as_sbatch_says_it(place, why):
+    done, calls = refused(place, why, "job.sh")
+    assert len(calls) == 1 and (done.returncode, done.stdout) == (1, b"")
+    assert lines(done) == [SITES_WORD, f"sbatch: error: Batch job submission failed: {why}"]
+
+
+def test_a_script_on_standard_input_is_submitted_again_whole(place):
+    _, calls = refused(place, OF_THE_LIST, input=DECLARED.encode())
+    assert len(calls) == 2 and (place.folder / "scripts").read_text() == 2 * DECLARED
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_refused_list_with_a_closed_or_full_stderr(place, stderr):
+    shell = f'exec "{sys.executable}" -m slurm_hadar.cli.hbatch "$@" {stderr}'
+    refused(place, OF_THE_LIST, "job.sh")
+    done = place.run("-c", shell, "sh", "-pgpu", "job.sh", program=("sh",))
+    assert (done.returncode, done.stdout) == (0, b"7\n")
+
+
+def test_sbatchs_words_are_shown_while_it_goes_on(place):
+    refused(place, OF_THE_LIST, "job.sh")
+    (place.bin / "sbatch").write_text("#!/bin/sh\necho first >&2\nsleep 30\n")
+    argv = (sys.executable, "-m", "slurm_hadar.cli.hbatch", "-pgpu", "--wait", "job.sh")
+    with subprocess.Popen(argv, env=place.env, cwd=place.folder, stderr=subprocess.PIPE) as runs:
+        assert runs.stderr.readline() == b"first\n"
+        runs.terminate()
+        assert runs.wait(20) == -signal.SIGTERM
+
+
+def test_where_no_child_can_be_waited_for_nothing_is_listed(place):
+    refused(place, OF_THE_LIST, "job.sh")
+    (place.folder / "calls").unlink()
+    code = "import signal,os,sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); " + (
+        "os.execv(sys.executable, [sys.executable, '-m', 'slurm_hadar.cli.hbatch', *sys.argv[1:]])"
+    )
+    done = place.run("-c", code, "-pgpu", "job.sh", program=(sys.executable,))
+    (call,) = (place.folder / "calls").read_text().splitlines()
+    assert LISTED not in call and done.returncode == 0
+
+
+@pytest.mark.parametrize("kept", [None, True, False])
+def test_no_list_is_made_where_the_controller_says_that_the_job_stays(place, kept):
+    place.script(DECLARED)
+    exchange = place.site()
+    place.heartbeat(exchange)
+    mine = pwd.getpwuid(os.getuid()).pw_name if kept else "somebody else"
+    marks = None if kept is None else [mark(mine)]
+    write_prices(exchange, PriceList({}, 0, 60.0, kept={"gpu": marks}))
+    assert (LISTED in place.run("-pgpu", "job.sh").seen["argv"]) is (kept is False)
+    write_prices(exchange, PriceList({}, 0, 60.0, kept={"other": None}))
+    assert LISTED in place.run("-pgpu", "job.sh").seen["argv"]
 
 
 def test_a_type_left_out_for_its_speed_is_one_line_beside_ours(place):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.cli import submit_prices
 from slurm_hadar.cli.wrapper_site import WrapperSite, fresh_file
-from slurm_hadar.exchange.prices import PriceList, write_prices
+from slurm_hadar.exchange.prices import PriceList, mark, write_prices
 from slurm_hadar.solvers.prices import DualPrice
 
 HALF = {"least": 0.1, "most": 1.0, "price": 0.3, "gpus": 20, "free": 10, "wait_s": {"1": 0.0}}
@@ -188,3 +189,10 @@ def test_a_damaged_file_has_no_price(tmp_path, change):
     assert read(tmp_path) == {}
     path.write_text(json.dumps(source)[:-5])
     assert read(tmp_path) == {}
+
+
+def test_the_partitions_in_which_jobs_stay_are_those_of_all_and_of_ones_own(tmp_path):
+    mine = mark(pwd.getpwuid(os.getuid()).pw_name)
+    kept = {"a": None, "b": [mine, 1], "c": [1], "d": []}
+    write_prices(tmp_path, PriceList({}, 0, 60.0, kept=kept))
+    assert today(site_at(tmp_path), time.time(), True).kept == {"a", "b"}

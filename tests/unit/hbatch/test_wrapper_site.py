@@ -410,3 +410,14 @@ def test_what_is_no_file_is_no_configuration_and_nothing_waits_for_it(tmp_path):
     with pytest.raises(PermissionError) as caught:
         opened(tmp_path / "pipe.toml", "/none")
     assert "not a regular file" in caught.value.strerror
+
+
+def test_a_group_that_slurm_shows_otherwise_is_not_written(toml):
+    site = config.load(toml)
+    names = SlurmNames("c", "gpu", unlike=("gpu",))
+    path = write_wrapper_site(site, toml, names)
+    assert read_site(str(path), str(toml)).groups == {}
+    assert is_current(site, toml, names)
+    # Slurm does not answer: what it said stands.
+    assert is_current(site, toml) and is_current(site, toml, SlurmNames())
+    assert not is_current(site, toml, SlurmNames("c", "gpu"))

@@ -371,6 +371,10 @@ def test_the_lua_settings_say_which_partition_stands_for_which_types():
     [
         (CONF + PARTITIONS, ""),
         (CONF, "has no partition pascal, v100, so"),
+        (
+            CONF + PARTITIONS + "PartitionName=gpu DefMemPerCPU=9\n",
+            "pascal has another DefMemPerCPU",
+        ),
         (CONF + PARTITIONS + "EnforcePartLimits=ANY\n", ""),
         (CONF + PARTITIONS + "enforcepartlimits=all\n", "EnforcePartLimits=ALL rejects"),
         (CONF + PARTITIONS + "EnforcePartLimits=Yes\n", "EnforcePartLimits=ALL rejects"),

@@ -13,9 +13,14 @@ QOS = (
 
 
 def table(*rows):
-    """Associations as sacctmgr 22.05.8 prints them: account, user, parent, then three limits on
-    minutes and four others."""
-    return "".join("|".join([*row, *[""] * (10 - len(row))]) + "\n" for row in rows)
+    """Associations as sacctmgr 22.05.8 prints them: account, user, partition, parent, then three
+    limits on minutes and four others. A user's rows may name the partition as user/partition."""
+    lines = []
+    for account, user, *rest in rows:
+        name, _, partition = user.partition("/")
+        row = [account, name, partition, *rest]
+        lines.append("|".join([*row, *[""] * (11 - len(row))]) + "\n")
+    return "".join(lines)
 
 
 FOUND = parse(
@@ -87,3 +92,21 @@ def test_accounts_in_a_circle_end():
 def test_what_is_no_table_is_refused(associations, qos):
     with pytest.raises(SlurmError, match="not understood"):
         parse(associations, qos)
+
+
+def test_an_association_for_a_partition_is_its_users_in_that_account():
+    found = parse(
+        table(
+            ("phys", "", "root"),
+            ("phys", "ann", ""),
+            ("phys", "ann/gpu", ""),
+            ("phys", "ann/debug", "", "", "", "", "cpu=3"),
+            ("chem", "bob/gpu", ""),
+        ),
+        QOS,
+    )
+    assert found.partitions == {
+        ("phys", "ann"): frozenset({"gpu", "debug"}),
+        ("chem", "bob"): frozenset({"gpu"}),
+    }
+    assert found.bind("ann", "phys") and not found.bind("bob", "chem")

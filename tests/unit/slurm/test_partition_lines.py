@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.domain.node import Partition
-from slurm_hadar.slurm import partition_lines
+from slurm_hadar.slurm import partition_lines, records
 from slurm_hadar.tuning import conf, site
 
 FULL = Partition(
@@ -17,6 +17,7 @@ FULL = Partition(
     deny_qos=("f",), root_only=True, reservation_required=True, exclusive=True,
     submit_hosts=("login",), max_mem_per_node_mb=4000.0, max_mem_per_cpu_mb=500.0, qos="part",
     billing="CPU=1.0,GRES/gpu=2",
+    defaults={"DefMemPerCPU": "4096", "DefCpuPerGPU": "4", "OverTimeLimit": "5", "LLN": "YES"},
 )  # fmt: skip
 PLAIN = Partition("gpu", ("n1",))
 
@@ -37,6 +38,32 @@ def test_a_plain_partition_has_a_short_line():
     assert off == {"PriorityTier": "1", "PreemptMode": "OFF"}
     unlimited = replace(PLAIN, max_time_s=60.0, default_time_s=inf)
     assert partition_lines.keys(unlimited)["DefaultTime"] == "UNLIMITED"
+
+
+@pytest.mark.parametrize(
+    ("shown", "found"),
+    [
+        ("DefMemPerCPU=4096", {"DefMemPerCPU": "4096"}),
+        ("DefMemPerNode=UNLIMITED JobDefaults=(null)", {}),
+        (
+            "JobDefaults=DefCpuPerGPU=4,DefMemPerGPU=9000",
+            {"DefCpuPerGPU": "4", "DefMemPerGPU": "9000"},
+        ),
+        ("OverTimeLimit=NONE ExclusiveUser=NO LLN=NO SelectTypeParameters=NONE", {}),
+        ("OverTimeLimit=UNLIMITED", {"OverTimeLimit": "UNLIMITED"}),
+        ("OverSubscribe=FORCE:2", {"OverSubscribe": "FORCE:2"}),
+        ("ExclusiveUser=YES", {"ExclusiveUser": "YES"}),
+        ("Exclusive=USER", {"Exclusive": "USER"}),
+        ("MaxCPUsPerSocket=3", {"MaxCPUsPerSocket": "3"}),
+        ("SelectTypeParameters=CR_SOCKET", {"SelectTypeParameters": "CR_SOCKET"}),
+    ],
+)
+def test_what_scontrol_shows_of_what_jobs_get_makes_a_difference(shown, found):
+    line = "PartitionName={} Nodes=n1 PriorityTier=1 PriorityJobFactor=1 {}\n"
+    plain, other = records.partitions(line.format("gpu", "") + line.format("k80", shown))
+    assert other.defaults == found and plain.defaults == {}
+    assert partition_lines.difference(plain, other) == next(iter(found), "")
+    assert partition_lines.difference(other, plain) == next(iter(found), "")
 
 
 @pytest.mark.parametrize("field", fields(Partition), ids=lambda field: field.name)

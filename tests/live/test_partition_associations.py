@@ -1,0 +1,64 @@
+"""Associations of the accounting database for one partition: nobody is worse off for opting in."""
+
+import people
+import pytest
+from people import ADA, BOB, HADAR
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+SCRIPT = "#!/bin/sh\n#HADAR types=v100,k80 model=transformer\n#SBATCH --gres=gpu:1\nsleep 600\n"
+
+
+@pytest.fixture(scope="module")
+def site():
+    with people.staffed() as site:
+        site.admin("hadar", "check", "--write", code=1)
+        site.tick()
+        yield site
+
+
+def bind(site, user, *partitions):
+    """The user's associations: these alone, empty for one without a partition."""
+    site.admin("sacctmgr", "-i", "delete", "user", user)
+    for one in partitions:
+        site.admin("sacctmgr", "-i", "add", "user", user, "account=phys", f"partition={one}")
+
+
+def test_a_list_that_slurm_refuses_is_submitted_as_typed(site):
+    # The controller's last tick does not know of it yet.
+    bind(site, ADA, "gpu")
+    words = ("-p", "gpu", "-o", "/dev/null", "--parsable")
+    done = site.run(ADA, "hbatch", *words, text=SCRIPT)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 0 and out.strip().isdigit(), err
+    said, *more = err.splitlines()
+    assert said.startswith("hbatch: Slurm refuses a list of the partitions")
+    assert "Invalid account or account/partition combination specified" in said
+    assert more == ["hbatch: the job is managed"]
+    assert site.show(out.strip(), "%P") == "gpu"
+    assert site.admin("squeue", "-h", "-u", ADA, "-o", "%i").split() == [out.strip()]
+    # What sbatch refuses as typed is its own refusal, once.
+    words = ("-p", "k80", "-o", "/dev/null")
+    plain, ours = (site.run(ADA, one, *words, text=SCRIPT) for one in ("sbatch", "hbatch"))
+    assert (ours.returncode, ours.stdout, ours.stderr) == (1, plain.stdout, plain.stderr)
+    site.cancel()
+
+
+def test_the_controller_and_hbatch_leave_such_jobs_where_they_are(site):
+    bind(site, ADA, "gpu", "")
+    site.admin(
+        "sacctmgr", "-i", "modify", "user", ADA, "where", "partition=gpu", "set", "MaxJobs=1"
+    )
+    assert "news of account phys has one for gpu" in site.admin("hadar", "check", code=1)
+    site.fill()
+    plain = site(ADA, "sbatch", "--parsable", "-p", "gpu", "-o", "/dev/null", text=SCRIPT).strip()
+    site(ADA, "scontrol", "update", f"JobId={plain}", "Comment=[hadar1 types=v100,k80]")
+    assert f"job {plain}: Partition" not in site.tick()
+    assert site.show(plain, "%P") == "gpu"
+    # By what that tick published.
+    job = site.submit(ADA, "-p", "gpu", script=SCRIPT)
+    other = site.submit(BOB, "-p", "gpu", script=SCRIPT)
+    assert (site.show(job, "%P"), site.show(other, "%P")) == ("gpu", "v100,k80")
+    assert f"job {job}: Partition" not in site(HADAR, "hadar", "tick")
+    assert site.show(job, "%P") == "gpu"
+    site.cancel()
