@@ -41,6 +41,7 @@ from slurm_hadar.controller.lock import (
     taken_over,
     takes_over,
 )
+from slurm_hadar.controller.observation.group_problems import GroupNews
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
@@ -115,6 +116,7 @@ class Controller:
         self._room = True
         self._read_s = 0.0
         self._lost_gpus = LostGpus()
+        self._groups = GroupNews()
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
         """Of a daemon: see :class:`Writer`."""
@@ -274,6 +276,7 @@ class Controller:
         # First: of what this tick sends nothing can be seen yet.
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
         words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
+        words += self._groups.news(seen, self.config)
         return words, late
 
     def _carry_on(
