@@ -277,6 +277,7 @@ class Controller:
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
         words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
         words += self._groups.news(seen, self.config)
+        words += self.rules.news()
         return words, late
 
     def _carry_on(
