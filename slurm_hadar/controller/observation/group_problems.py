@@ -16,7 +16,7 @@ def lacks(name: str) -> str:
     return f"this Slurm has no partition {name}"
 
 
-def stays(name: str) -> str:
+def _unchanged(name: str) -> str:
     """What becomes of jobs that ask for a partition whose group does not work."""
     return f"so jobs that ask for {name} stay in it"
 
@@ -60,9 +60,9 @@ def _problems(seen: Observed, config: Config, name: str, members: Sequence[str])
     if name in missing:
         yield lacks(" and no partition ".join(missing))
     elif missing:
-        yield f"{lacks(' and no partition '.join(missing))}, {stays(name)}"
+        yield f"{lacks(' and no partition '.join(missing))}, {_unchanged(name)}"
     elif why := why_not_alike(there[name], [there[one] for one in members]):
-        yield f"{why}, {stays(name)}"
+        yield f"{why}, {_unchanged(name)}"
     elif seen.nodes:
         for member in members:
             if why := member_problem(member, sorted(seen.gpu_types[member]), config):

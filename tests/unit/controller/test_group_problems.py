@@ -1,13 +1,18 @@
 """A group of partitions that stops to work is told of once, and shown as long as it lasts."""
 
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from hand_made import CONFIG, NOW, config, nodes, seen
+from hand_made import CONFIG, NOW, RATES, config, nodes, seen
 
+from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.group_problems import GroupNews, group_problems
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
+from slurm_hadar.controller.tick import Controller, _Mode
 from slurm_hadar.reports.status import CONTROLLER, ControllerState, summary
+from slurm_hadar.slurm.traffic import Traffic
 
 GROUP = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 
@@ -62,6 +67,20 @@ def test_a_tick_tells_of_it_once_and_that_it_is_over():
     said = [news.news(one, GROUP) for one in looks]
     assert [len(one) for one in said] == [0, 1, 0, 1, 1, 0]
     assert said[4] == ["partitions.groups.gpu works again"]
+
+
+def test_the_controller_says_it_with_what_else_is_new(tmp_path):
+    store = Store.open(tmp_path / "state")
+    slurm = SimpleNamespace(traffic=Traffic(), queries={})
+    controller = Controller(GROUP, slurm, store, RATES, os.getuid())
+    controller.rules._fault, controller.rules._cure = "slurmdbd is silent", "restart it"
+    looks = [controller._news(without("p100"), _Mode(True))[0] for _ in range(2)]
+    assert [one.partition(": ")[0] for one in looks[0]] == [
+        "partitions.groups.gpu",
+        "slurmdbd is silent",
+    ]
+    assert looks[1] == []
+    store.close()
 
 
 def test_status_shows_it_to_the_operator_as_long_as_it_lasts():
