@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slurm_hadar import config as configuration
 from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
@@ -176,6 +177,7 @@ def _reread(path: Path | None, site: Config, interval: float | None) -> Config:
     """The configuration as it stands now; ``site`` where a controller cannot run with it."""
     try:
         new = load(path)
+        _require_site(new, site, path or configuration.find())
         if interval is None:
             _in_range("controller.interval_s", new.controller.interval_s, _SHORTEST_INTERVAL_S)
         refuse_root(new)
@@ -187,6 +189,14 @@ def _reread(path: Path | None, site: Config, interval: float | None) -> Config:
         return site
     typer.echo(f"{_clock()} configuration reread")
     return new
+
+
+def _require_site(new: Config, site: Config, path: Path) -> None:
+    """Raises UsageError for a file that lost what it said of the site, as one that was emptied: its
+    defaults are another site's."""
+    if "site" in site.model_fields_set and "site" not in new.model_fields_set:
+        what = "has no [site] any more" if new.model_fields_set else "is empty"
+        raise UsageError(f"{path} {what}; write it again, then send SIGHUP")
 
 
 def plan(config: ConfigOption = None, as_json: JsonOption = False) -> None:

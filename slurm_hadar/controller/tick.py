@@ -30,7 +30,7 @@ from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.entry import Decision, Entry
-from slurm_hadar.controller.journal.state_errors import new_file_message
+from slurm_hadar.controller.journal.state_errors import heartbeat_error, new_file_message
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import NO_TIME, Learning
 from slurm_hadar.controller.lock import (
@@ -41,6 +41,7 @@ from slurm_hadar.controller.lock import (
     taken_over,
     takes_over,
 )
+from slurm_hadar.controller.observation.group_problems import GroupNews
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
@@ -49,7 +50,7 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
-from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
@@ -115,6 +116,7 @@ class Controller:
         self._room = True
         self._read_s = 0.0
         self._lost_gpus = LostGpus()
+        self._groups = GroupNews()
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
         """Of a daemon: see :class:`Writer`."""
@@ -140,9 +142,7 @@ class Controller:
         try:
             write_heartbeat(folder, mode, self.backoff.interval_s, self._room, writer)
         except OSError as error:
-            raise HadarError(
-                f"the heartbeat in {folder} cannot be written ({error.strerror}); see hadar check"
-            ) from None
+            raise heartbeat_error(folder, error) from None
         if took_over:
             self._sleep(SETTLE_S)
             other = rival(self.config, self._clock())
@@ -274,6 +274,8 @@ class Controller:
         # First: of what this tick sends nothing can be seen yet.
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
         words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
+        words += self._groups.news(seen, self.config)
+        words += self.rules.news()
         return words, late
 
     def _carry_on(

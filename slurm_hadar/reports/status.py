@@ -102,6 +102,8 @@ class Overview:
     rollout: str = ""
     interactive: int = 0
     """Of the others: salloc, srun, Open OnDemand and JupyterHub."""
+    group_problems: list[str] = field(default_factory=list)
+    """Groups of partitions that do not work, and why; for the operator."""
     rows: list[StatusRow] = field(default_factory=list)
     """A list: of another sequence pydantic writes each item twice."""
 
@@ -116,6 +118,10 @@ def summary(found: Overview, now: float) -> list[Text]:
         lines.append(_line("As of", f"{age} ago: the tick since then has no result yet"))
     if found.controller.fault:
         lines.append(_line("Fault", formats.plain(found.controller.fault), _WARNING))
+    title = "Groups"
+    for problem in found.group_problems:
+        lines.append(_line(title, formats.plain(problem), _WARNING))
+        title = ""
     title = "GPUs"
     for use in found.gpus:
         lines.append(_line(title, _gpus(use)))

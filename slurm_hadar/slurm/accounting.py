@@ -13,6 +13,7 @@ from math import inf
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm import times, tres
 from slurm_hadar.slurm.commands import Commands
+from slurm_hadar.slurm.database import database_cure, database_message, is_silent
 
 _COLUMNS = (
     "JobID", "Submit", "Eligible", "Start", "End", "State", "TimelimitRaw", "ReqTRES",
@@ -84,6 +85,12 @@ def read_runs(
     try:
         return parse_runs(commands.read(argv[0], argv[1:]))
     except SlurmError as error:
+        if is_silent(error):
+            raise SlurmError(
+                f"{database_message(error)}; {database_cure(error)}. hadar status shows what runs "
+                "and waits now",
+                retry=True,
+            ) from None
         if "storage is disabled" not in str(error):
             raise
         raise SlurmError(

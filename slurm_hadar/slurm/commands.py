@@ -114,7 +114,7 @@ class Commands:
             )
         except subprocess.TimeoutExpired as late:
             raise TimedOut(
-                f"{name} gave no answer within {limit:g} s; Slurm may be busy or down",
+                f"{name} gave no answer within {limit:g} s; {_asked(name)} may be busy or down",
                 (late.stderr or b"").decode(errors="replace"),
             ) from None
         except FileNotFoundError:
@@ -137,6 +137,10 @@ class Commands:
         if answer.code != 0:
             raise failure(name, answer)
         return answer.out
+
+
+def _asked(name: str) -> str:
+    return "slurmdbd" if name in ("sacct", "sacctmgr") else "Slurm"
 
 
 def clean_environment(

@@ -13,12 +13,17 @@ from contextlib import contextmanager
 from math import inf
 
 from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.slurm.database import is_silent
 
 MINUTE_S = 60.0
 _STRAINED = ("timed out", "gave no answer within", "rate limit")
 """What is said by a Slurm that has too much to do."""
 _DOWN = ("unable to contact", "connection refused", "connect failure", "munge encode failed")
 """What is said where slurmctld or munge does not run; each request then takes some seconds."""
+
+
+_OF_DATABASE = frozenset(("limits", "users"))
+"""Kinds of requests that slurmdbd answers: what they take says nothing of slurmctld."""
 
 
 class Paused(SlurmError):
@@ -32,7 +37,8 @@ class Traffic:
     """Counts and times the requests of one process. ``clock`` in s, one that is never set back.
 
     The limit, and the rule that nothing more is sent after a request went unanswered, hold inside
-    :meth:`watched` only: a person's own commands are not slowed down.
+    :meth:`watched` only: a person's own commands are not slowed down. A silent slurmdbd stops and
+    slows the requests to slurmdbd alone.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +53,7 @@ class Traffic:
         """The kind of request that it was an answer to."""
         self.strain = ""
         """What Slurm said, since then, of having too much to do."""
-        self._silent = ""
+        self._silent = self._silent_database = ""
         self._sent: deque[float] = deque()
         self._watched = False
         self._lock = threading.Lock()
@@ -55,7 +61,8 @@ class Traffic:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """One tick: the limit holds, and answers are measured anew."""
-        self.slowest_s, self.slowest, self.strain, self._silent = 0.0, "", "", ""
+        self.slowest_s, self.slowest, self.strain = 0.0, "", ""
+        self._silent = self._silent_database = ""
         self._watched = True
         try:
             yield
@@ -74,13 +81,17 @@ class Traffic:
             yield
         except SlurmError as error:
             said = str(error).lower()
+            if kind in _OF_DATABASE:
+                if is_silent(error):
+                    self._silent_database = str(error)
+                raise
             if any(word in said for word in _STRAINED):
                 self.strain = str(error)
             if any(word in said for word in (*_STRAINED, *_DOWN)):
                 self._silent = str(error)
             raise
         took = self.clock() - began
-        if measured and took > self.slowest_s:
+        if measured and kind not in _OF_DATABASE and took > self.slowest_s:
             self.slowest_s, self.slowest = took, kind
 
     def requests_left(self) -> float:
@@ -125,8 +136,11 @@ class Traffic:
     def _admit(self, kind: str) -> None:
         with self._lock:
             now = self.clock()
-            if self._watched and self._silent:
-                raise Paused(f"not sent, for Slurm did not answer a moment ago ({self._silent})")
+            of_database = kind in _OF_DATABASE
+            silent = self._silent_database if of_database else self._silent
+            if self._watched and silent:
+                who = "slurmdbd" if of_database else "Slurm"
+                raise Paused(f"not sent, for {who} did not answer a moment ago ({silent})")
             if self._room(now) < 1 and self._watched:
                 raise Paused(
                     f"not sent, for {len(self._sent)} requests went to Slurm within a minute "

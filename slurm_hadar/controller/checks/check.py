@@ -25,6 +25,7 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
+from slurm_hadar.slurm.database import database_cure, database_message
 
 _EXPEDITES = (25, 11)
 
@@ -157,7 +158,12 @@ def _rights(
             'set site.rights = "user" and let each researcher run hadar for their own jobs',
         )
         return
-    level = cluster.admin_level(user.name)
+    try:
+        level = cluster.admin_level(user.name)
+    except SlurmError as error:
+        what = f"whether {user.name} is an Operator is not known"
+        yield Finding("problem", f"{what}: {database_message(error)}", database_cure(error))
+        return
     if level == "Operator":
         yield Finding("ok", f"{user.name} is an Operator")
     elif not level:

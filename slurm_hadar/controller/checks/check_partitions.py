@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks.finding import Finding
 from slurm_hadar.controller.observation.access import why_not_alike
+from slurm_hadar.controller.observation.group_problems import lacks, member_problem, names_for
 from slurm_hadar.controller.observation.observed import typed
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Node, Partition
@@ -63,7 +64,7 @@ def association_findings(config: Config, limits: AccountLimits) -> Iterator[Find
 def _missing(key: str, name: str, there: dict[str, Partition]) -> Finding:
     return Finding(
         "problem",
-        f"{key}: this Slurm has no partition {name}",
+        f"{key}: {lacks(name)}",
         f"choose among {', '.join(sorted(there))}",
     )
 
@@ -81,26 +82,13 @@ def _group(
         )
     gpus = {node.name: node.gpus for node in nodes}
     for member in members:
-        types = dict.fromkeys(kind for name in member.nodes for kind in gpus.get(name, ()))
-        if len(types) != 1 or UNTYPED in types:
-            what = f"the GPU types {', '.join(types)}" if len(types) > 1 else "GPUs without a type"
-            what = what if types else "no GPU"
-            return Finding(
-                "problem",
-                f"{key}: partition {member.name} has {what}",
-                "give each GPU type a partition of its own in slurm.conf, or take the group out",
-            )
-        (kind,) = types
-        names = {kind: None}
-        if kind in config.gpu_types:
-            names[config.gpu_types[kind].feature] = None
-        if member.name not in names:
-            return Finding(
-                "problem",
-                f"{key}: partition {member.name} has the GPU type {kind} and another name, so "
-                "hbatch does not know its type",
-                f"name it {' or '.join(names)} in slurm.conf, or take the group out",
-            )
+        types = list(dict.fromkeys(kind for n in member.nodes for kind in gpus.get(n, ())))
+        if why := member_problem(member.name, types, config):
+            cure = "give each GPU type a partition of its own"
+            if len(types) == 1 and UNTYPED not in types:
+                cure = f"name it {' or '.join(names_for(types[0], config))}"
+            cure += " in slurm.conf, or take the group out"
+            return Finding("problem", f"{key}: {why}", cure)
     names_of_members = ", ".join(member.name for member in members)
     return Finding("ok", f"partition {partition.name} stands for {names_of_members}")
 

@@ -20,6 +20,7 @@ from slurm_hadar.exchange.heartbeat import STOPPED, read_heartbeat
 from slurm_hadar.reading import shown
 from slurm_hadar.slurm.accounting import unknown_accounts
 from slurm_hadar.slurm.commands import Commands
+from slurm_hadar.slurm.database import database_cure, database_message
 
 _USUAL_MAIL_PROG = "/bin/mail"
 """Slurm's own default of MailProg."""
@@ -216,8 +217,8 @@ def _accounts(config: Config, settings: dict[str, str], user: ControllerUser) ->
     except SlurmError as error:
         yield Finding(
             "warning",
-            f"rollout.accounts cannot be compared with Slurm's accounting: {error}",
-            "run hadar check again when sacctmgr answers",
+            f"rollout.accounts cannot be compared: {database_message(error)}",
+            database_cure(error),
         )
         return
     for name in unknown:

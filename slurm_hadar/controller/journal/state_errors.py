@@ -23,6 +23,14 @@ def folder_error(folder: Path, error: OSError) -> HadarError:
     )
 
 
+def heartbeat_error(folder: Path, error: OSError) -> HadarError:
+    """The same of the exchange folder, into which a controller writes at each tick."""
+    return HadarError(
+        f"the heartbeat in {folder} cannot be written ({error.strerror}): "
+        f"{_exchange_cause(folder, error)}"
+    )
+
+
 def require_own(folder: Path, found: os.stat_result) -> None:
     """Raises HadarError for what is no folder, or another user's. ``found``: of the folder
     itself, not of what a link leads to."""
@@ -92,6 +100,26 @@ def _cause_of(folder: Path, error: OSError) -> str:
             f"install -d -m 0700 -o {own} {folder}"
         )
     return f"see its disk, or {_ELSEWHERE}"
+
+
+def _exchange_cause(folder: Path, error: OSError) -> str:
+    make = f"run as root: install -d -m 1777 -o {_name(os.geteuid())} {folder}"
+    if error.errno in _FULL:
+        return f"its disk is full; free some space (df {folder})"
+    if error.errno == errno.EROFS:
+        return f"its file system is read-only (findmnt -T {folder}); mount it writable"
+    if isinstance(error, FileNotFoundError):
+        return f"the folder is gone; mount it, or {make}"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file is in its place or above it; remove that, or set site.exchange_dir"
+    if not isinstance(error, PermissionError):
+        return f"see its disk (df {folder}), then hadar check"
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        above = next((one for one in folder.parents if os.access(one, os.X_OK)), folder)
+        return f"let {_name(os.geteuid())} enter the folders below {above}"
+    return f"it belongs to {_name(owner)}; {make}"
 
 
 def _place_cause(folder: Path) -> str | None:

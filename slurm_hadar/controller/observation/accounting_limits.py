@@ -19,6 +19,7 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
+from slurm_hadar.slurm.database import database_cure, database_message
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.records import requeue_delay_s
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
@@ -90,6 +91,10 @@ class AccountingLimits:
         """See :func:`slurm_hadar.slurm.times.requeue_delay_s`; inf while that is not known."""
         self._enforced = self._associated = False
         self._limits: AccountLimits | None = None
+        self._pause_s = 0.0
+        """From the last failed reading of the limits to the next one; 0 where it did not fail."""
+        self._fault = self._cure = ""
+        self._reported = False
 
     def begin_tick(self, now: float) -> None:
         """Read the configuration anew. Raises ForbiddenIdentity where this process is SlurmUser,
@@ -139,9 +144,27 @@ class AccountingLimits:
         self._limits_until = now + _ASK_AGAIN_S
         try:
             self._limits = self._cluster.read_limits(self._cluster_name)
-        except SlurmError:
-            # slurmdbd may be away for long; what was known of it holds on.
-            self._limits_until = now + _ASK_AGAIN_S / 10
+        except SlurmError as error:
+            # slurmdbd may be away for long, and each try may take half a minute of a tick; what was
+            # known of it holds on.
+            self._pause_s = min(_ASK_AGAIN_S, 2 * self._pause_s or _ASK_AGAIN_S / 10)
+            self._limits_until = now + self._pause_s
+            self._fault = database_message(error)
+            self._cure = database_cure(error)
+        else:
+            self._pause_s, self._fault = 0.0, ""
+
+    def news(self) -> list[str]:
+        """A sentence when the accounting database stops to answer, and one when it does again."""
+        was, self._reported = self._reported, bool(self._fault)
+        if self._reported == was:
+            return []
+        if was:
+            return ["limits of the accounting database are read again"]
+        kept = "until it gives its limits each job keeps the CPUs, memory and nodes of its request"
+        if self._limits is not None:
+            kept = "the limits that it gave before hold on"
+        return [f"{self._fault}: {kept}; {self._cure}"]
 
     def minute_limits(self, now: float) -> AccountLimits | None:
         """The limits, where one on minutes may keep a requeued job from starting; None: none may.

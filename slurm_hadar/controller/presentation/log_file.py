@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -143,7 +144,9 @@ class EventLog:
                 self._out = True
                 why = error.strerror or str(error)
                 text = (
-                    f"hadar: the log {self._sink.name} cannot be written: {why}; "
+                    # With the time, as all that a daemon prints.
+                    f"{datetime.now().astimezone().isoformat(timespec='seconds')} "
+                    f"the log {self._sink.name} cannot be written: {why}; "
                     "moves and decisions are written later\n"
                 )
                 # What stays in Python's buffer would end the process with 120.

@@ -20,6 +20,7 @@ from slurm_hadar.controller.journal.entry import (
 )
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
+from slurm_hadar.controller.observation.group_problems import group_problems
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, move_text
 from slurm_hadar.controller.snapshot import chaining
@@ -113,6 +114,10 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         nodes_hidden=viewer.hidden_nodes,
         rollout=rollout.description(sight.config.rollout, visible),
         interactive=sum(bool(interactive.why(job, sight.config.guards)) for job in others),
+        # Slurm may hide partitions and nodes from others.
+        group_problems=list(group_problems(seen, sight.config).values())
+        if viewer.everything
+        else [],
         rows=list(rows.values()),
     )
 

@@ -19,6 +19,10 @@ from slurm_hadar.domain.steering import Steering
 _LONGEST_LEASE_S = 3600.0 + 60.0
 """The longest that earlier releases knew, and a minute, as clocks differ: a begin time further
 ahead is its owner's."""
+_OWN_HOLD = frozenset(
+    ("JobHeldUser", "JobHeldAdmin", "Priority", "Resources", "Dependency", "BeginTime", "None", "")
+)
+"""Reasons of a job that a person holds; most of them are those that it waited for before."""
 NEVER_MET = "its dependency can never be met: the job that it depends on has ended otherwise"
 
 Place = Mapping[str, Mapping[str, int]]
@@ -170,7 +174,7 @@ def _why_not(job: Job, seen: Observed) -> str:
         return "its partition gives whole nodes"
     if job.state is JobState.PENDING:
         if job.held:
-            return "it is held by its owner or an admin"
+            return _held(job)
         if job.never_met:
             return (
                 f"{NEVER_MET}; cancel it, or change the dependency: "
@@ -185,6 +189,15 @@ def _why_not(job: Job, seen: Observed) -> str:
         if ahead and not obsolete_begin_time(job, seen.steered(job.id), seen.now):
             return "its owner set a begin time"
     return ""
+
+
+def _held(job: Job) -> str:
+    if job.reason in _OWN_HOLD:
+        return "it is held by its owner or an admin"
+    return (
+        f"it is held, and Slurm's reason is {job.reason}; once that is mended: "
+        f"scontrol release {job.id}"
+    )
 
 
 def _sent_on(job: Job, seen: Observed, config: Config) -> bool:

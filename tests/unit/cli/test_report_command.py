@@ -150,3 +150,18 @@ def test_a_slurm_without_accounting_is_named_with_what_remains(asked):
     assert isinstance(done.exception, SlurmError)
     assert "AccountingStorageType" in str(done.exception)
     assert "hadar status" in str(done.exception)
+
+
+def test_a_silent_slurmdbd_is_one_sentence_with_what_to_do(asked):
+    sacct = asked.folder / "sacct"
+    sacct.write_text(
+        "#!/bin/sh\n"
+        'echo "sacct: error: slurm_persist_conn_open: failed to send/recv persistent connection '
+        'init message to localhost:6819" >&2\n'
+        'echo "sacct: error: Sending PersistInit msg: Connection refused" >&2\nexit 1\n'
+    )
+    done = asked("")
+    assert isinstance(done.exception, SlurmError)
+    said = str(done.exception)
+    assert said.startswith("slurmdbd, which keeps Slurm's accounting, does not answer (sacct: ")
+    assert "systemctl status slurmdbd" in said and "hadar status" in said

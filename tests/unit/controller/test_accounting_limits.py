@@ -110,6 +110,30 @@ def test_only_an_operator_goes_past_limits(rights):
     AccountingLimits(slurm, site).begin_tick(NOW)
 
 
+def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often():
+    slurm = Slurm()
+    rules = AccountingLimits(slurm, config())
+
+    def read_limits(_):
+        slurm.asked += 1
+        raise SlurmError("sacctmgr gave no answer within 30 s; slurmdbd may be busy or down")
+
+    answers, slurm.read_limits = slurm.read_limits, read_limits
+    rules.read(NOW)
+    (said,) = rules.news()
+    assert "slurmdbd, which keeps Slurm's accounting, does not answer" in said
+    assert "until it gives its limits each job keeps" in said and "systemctl status" in said
+    for later in range(10, 1000, 10):
+        rules.read(NOW + later)
+    assert slurm.asked == 5 and rules.news() == []
+    slurm.read_limits, slurm.limits = answers, AccountLimits()
+    rules.read(NOW + 3000)
+    assert rules.news() == ["limits of the accounting database are read again"]
+    slurm.read_limits = read_limits
+    rules.read(NOW + 6000)
+    assert "limits that it gave before hold on" in rules.news()[0]
+
+
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
 def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
     """Under sched/builtin a job that waits for a type keeps all behind it waiting."""

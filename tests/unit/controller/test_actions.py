@@ -24,7 +24,7 @@ from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.presentation.tick_text import format_plan
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import movability, pending_demand
-from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, schedulable_jobs
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Reservation
@@ -72,6 +72,24 @@ def record(gpus, was=None, at=NOW - 10, **more):
 def test_a_job_held_by_its_owner_is_left_alone():
     for held in (job(held=True, priority=0), job(held=True, priority=0, eligible_s=NOW - 1)):
         assert decide(seen([held]), {"1": {"k80": 1}}).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("reason", "by"),
+    [
+        ("JobHeldUser", "it is held by its owner or an admin"),
+        ("JobHeldAdmin", "it is held by its owner or an admin"),
+        ("Priority", "it is held by its owner or an admin"),
+        ("Dependency", "it is held by its owner or an admin"),
+        ("BadConstraints", "it is held, and Slurm's reason is BadConstraints; once"),
+        ("launch failed requeued held", "it is held, and Slurm's reason is launch failed"),
+    ],
+)
+def test_who_holds_a_job_is_named_and_what_ends_it(reason, by):
+    held = job(held=True, priority=0, reason=reason)
+    _, excluded = schedulable_jobs(seen([held]), CONFIG, {})
+    assert excluded["1"].startswith(by)
+    assert ("scontrol release 1" in excluded["1"]) == ("Slurm's" in by)
 
 
 CLOSED = (

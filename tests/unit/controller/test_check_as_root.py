@@ -14,6 +14,7 @@ from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.controller_user import controller_user
+from slurm_hadar.domain.errors import SlurmError
 
 OTHER = pwd.getpwnam("daemon")
 
@@ -238,6 +239,28 @@ def test_rights_in_slurm_are_those_of_the_configured_user(place):
     found = list(check._rights(known, Slurm(), {}, controller_user(known)))
     assert asked == [OTHER.pw_name]
     assert [(one.level, one.what) for one in found] == [("ok", f"{OTHER.pw_name} is an Operator")]
+
+
+@pytest.mark.parametrize(
+    ("said", "silent"),
+    [
+        ("sacctmgr gave no answer within 30 s; slurmdbd may be busy or down", True),
+        ("sacctmgr: Problem talking to the database: Connection refused", True),
+        ("sacctmgr is not on PATH; install Slurm's commands or set slurm.bin_dir", False),
+    ],
+)
+def test_where_the_accounting_does_not_answer_that_is_one_finding_with_a_cure(place, said, silent):
+    folders(place)
+    known = site(place)
+
+    class Slurm:
+        def admin_level(self, user):
+            raise SlurmError(said)
+
+    (found,) = check._rights(known, Slurm(), {}, controller_user(known))
+    assert found.level == "problem" and OTHER.pw_name in found.what and said in found.what
+    assert ("slurmdbd, which keeps Slurm's accounting, does not answer" in found.what) == silent
+    assert ("systemctl status slurmdbd" in found.cure) == silent and found.cure
 
 
 @pytest.mark.parametrize("key", ["state_dir", "exchange_dir"])

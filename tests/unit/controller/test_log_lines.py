@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from hand_made import CONFIG, NOW, config, dictate, job, look, running, seen
@@ -289,6 +290,7 @@ def test_a_log_that_cannot_be_written_is_said_once_an_outage(tmp_path, capsys):
     log = log_to(tmp_path / "h.log")
     assert not log.write("one") and not log.write("two")
     (said,) = capsys.readouterr().err.splitlines()
+    assert datetime.fromisoformat(said.partition(" the log ")[0]).tzinfo
     assert "cannot be written" in said and (tmp_path / "elsewhere").read_text() == ""
     (tmp_path / "h.log").unlink()
     assert log.write("three") and capsys.readouterr().err == ""

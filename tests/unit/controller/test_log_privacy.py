@@ -65,7 +65,7 @@ def test_folders_are_named_by_their_key(home, people):
     said = [
         *said,
         f"{site.guards.stop_file} exists: nothing is changed",
-        f"the heartbeat in {folder} cannot be written (No space left on device); see hadar check",
+        f"the heartbeat in {folder} cannot be written (No space left on device): its disk is full",
         f"the state file was damaged and is now {site.site.state_dir}/hadar.sqlite.damaged-20261",
         f"cannot read {folder}/plan.12_3.json, {folder}/SECRET.json or /SECRET/elsewhere/x",
         f"another one: {folder}-SECRET, ~SECRET/.ssh and (/net/SECRET) at 980 samples/s on k1/k80",

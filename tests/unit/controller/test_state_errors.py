@@ -50,6 +50,29 @@ def test_a_folder_that_cannot_be_made_or_locked(tmp_path, monkeypatch, number, s
 
 
 @pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, r"No space left on device\): its disk is full; free some space \(df /"),
+        (errno.EROFS, r"its file system is read-only \(findmnt -T /"),
+        (errno.ENOENT, r"the folder is gone; mount it, or run as root: install -d -m 1777 -o "),
+        (errno.ENOTDIR, "a file is in its place or above it"),
+        (errno.EACCES, r"it belongs to \S+; run as root: install -d -m 1777 -o \S+ /"),
+        (errno.EIO, "see its disk"),
+    ],
+)
+def test_a_heartbeat_that_cannot_be_written_comes_with_its_cause_and_cure(tmp_path, number, says):
+    error = state_errors.heartbeat_error(tmp_path, OSError(number, os.strerror(number)))
+    with pytest.raises(HadarError, match=says):
+        raise error
+
+
+def test_a_closed_folder_above_the_heartbeat_is_named(tmp_path):
+    inside = SimpleNamespace(stat=(tmp_path / "none").stat, parents=(tmp_path,))
+    said = state_errors._exchange_cause(inside, PermissionError(errno.EACCES, "no"))
+    assert said.endswith(f"enter the folders below {tmp_path}")
+
+
+@pytest.mark.parametrize(
     ("code", "says"),
     [
         (sqlite3.SQLITE_FULL, "its disk is full"),

@@ -86,6 +86,22 @@ def test_after_no_answer_a_tick_sends_no_more_and_the_next_one_does(
         assert asked(traffic) and not traffic.strain
 
 
+@pytest.mark.parametrize("kind", ["limits", "users"])
+def test_a_silent_slurmdbd_stops_and_slows_what_it_answers_only(kind: str) -> None:
+    clock = Clock()
+    traffic = Traffic(clock)
+    with traffic.watched():
+        with pytest.raises(SlurmError), traffic.request(kind):
+            clock.now += 30
+            raise SlurmError(f"sacctmgr gave no answer within 30 s ({kind})", retry=True)
+        assert not traffic.strain and asked(traffic)
+        with pytest.raises(Paused, match="slurmdbd did not answer"), traffic.request("limits"):
+            pass
+    with traffic.watched(), traffic.request(kind):
+        clock.now += 30
+    assert traffic.slowest_s == 0.0
+
+
 def test_a_refusal_is_an_answer() -> None:
     traffic = Traffic(Clock())
     with traffic.watched():

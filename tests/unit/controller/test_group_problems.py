@@ -1,0 +1,95 @@
+"""A group of partitions that stops to work is told of once, and shown as long as it lasts."""
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hand_made import CONFIG, NOW, RATES, config, nodes, seen
+
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.group_problems import GroupNews, group_problems
+from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
+from slurm_hadar.controller.tick import Controller, _Mode
+from slurm_hadar.reports.status import CONTROLLER, ControllerState, summary
+from slurm_hadar.slurm.traffic import Traffic
+
+GROUP = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+
+
+def without(*names):
+    whole = seen([])
+    kept = [one for one in whole.partitions.values() if one.name not in names]
+    return replace(whole, partitions={one.name: one for one in kept})
+
+
+def renamed():
+    found = [
+        replace(one, gpus={"p100x": 2}, gpus_used={}) if one.name[0] == "p" else one
+        for one in nodes()
+    ]
+    return seen([], found)
+
+
+@pytest.mark.parametrize(
+    ("observed", "says"),
+    [
+        (without("p100"), "no partition p100, so jobs that ask for gpu stay in it;"),
+        (without("p100", "k80"), "no partition p100 and no partition k80, so jobs"),
+        (without("gpu"), "this Slurm has no partition gpu;"),
+        (renamed(), "partition p100 has the GPU type p100x and another name"),
+    ],
+)
+def test_a_group_that_does_not_work_is_named_with_what_is_missing_and_what_to_do(observed, says):
+    (words,) = group_problems(observed, GROUP).values()
+    assert words.startswith("partitions.groups.gpu: ") and says in words and "hadar check" in words
+
+
+def test_a_group_with_other_nodes_than_its_partition_is_told_of():
+    whole = seen([])
+    smaller = replace(whole.partitions["p100"], nodes=("p1",))
+    observed = replace(whole, partitions={**whole.partitions, "p100": smaller})
+    (words,) = group_problems(observed, GROUP).values()
+    assert "partition gpu has node p2, which no member has, so jobs that ask for gpu stay" in words
+
+
+def test_groups_that_work_and_no_groups_say_nothing():
+    assert group_problems(seen([]), GROUP) == {} == group_problems(without("p100"), CONFIG)
+
+
+def test_where_slurm_hides_the_nodes_their_types_say_nothing():
+    assert group_problems(replace(seen([]), nodes={}), GROUP) == {}
+
+
+def test_a_tick_tells_of_it_once_and_that_it_is_over():
+    news = GroupNews()
+    looks = [seen([]), without("p100"), without("p100"), without("k80"), seen([]), seen([])]
+    said = [news.news(one, GROUP) for one in looks]
+    assert [len(one) for one in said] == [0, 1, 0, 1, 1, 0]
+    assert said[4] == ["partitions.groups.gpu works again"]
+
+
+def test_the_controller_says_it_with_what_else_is_new(tmp_path):
+    store = Store.open(tmp_path / "state")
+    slurm = SimpleNamespace(traffic=Traffic(), queries={})
+    controller = Controller(GROUP, slurm, store, RATES, os.getuid())
+    controller.rules._fault, controller.rules._cure = "slurmdbd is silent", "restart it"
+    looks = [controller._news(without("p100"), _Mode(True))[0] for _ in range(2)]
+    assert [one.partition(": ")[0] for one in looks[0]] == [
+        "partitions.groups.gpu",
+        "slurmdbd is silent",
+    ]
+    assert looks[1] == []
+    store.close()
+
+
+def test_status_shows_it_to_the_operator_as_long_as_it_lasts():
+    def shown(observed, viewer):
+        known = Sight(observed, GROUP, ControllerState("acts", "here", NOW), CONTROLLER, {})
+        lines = [line.plain for line in summary(overview(known, viewer), NOW)]
+        return [line for line in lines if line.startswith("Groups")]
+
+    operator, ann = Viewer(0, everything=True), Viewer(1000)
+    (line,) = shown(without("p100"), operator)
+    assert "this Slurm has no partition p100" in line and "hadar check" in line
+    assert not shown(without("p100"), ann) and not shown(seen([]), operator)
