@@ -48,7 +48,7 @@ class Observer:
         lent = lent_places.remembered(self._store.policy_state(lent_places.NAME))
         managed |= {id_: seen.jobs[id_] for id_ in lent.ours if id_ in seen.jobs}
         said = self.folder.read(seen.jobs.values())
-        ours = self._done_before(managed, seen.now)
+        ours, nice_changed = self._done_before(managed, seen.now)
         nodes = self.returned.applied(seen.nodes, seen.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self._config)}
         jobs = self.returned.later(seen.jobs, seen.now, trainers)
@@ -63,6 +63,7 @@ class Observer:
             gpus=said.gpus,
             all_reports=said.complete,
             steering=ours,
+            nice_changed=nice_changed,
             opted_out=self._before_opt_out(seen.opted_out_jobs(), seen.now),
             racks=self._topology.read(seen.now),
             slurm_version=seen.slurm_version,
@@ -71,8 +72,11 @@ class Observer:
             in_order=self.rules.in_order,
         )
 
-    def _done_before(self, managed: Mapping[str, Job], now: float) -> dict[str, Steering]:
-        """What we did to these jobs, less what another user changed since."""
+    def _done_before(
+        self, managed: Mapping[str, Job], now: float
+    ) -> tuple[dict[str, Steering], frozenset[str]]:
+        """What we did to these jobs, less what another user changed since; and those of which it
+        was the Nice."""
         ours = self._recall(managed)
         # A requeue at the time limit is no move.
         moved = self._store.counts(Kind.MOVE.value, REQUEUED, without=chaining.DETAIL)
@@ -81,7 +85,8 @@ class Observer:
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        return steering_store.without_foreign(ours, managed, self._config, busy, now)
+        left = steering_store.without_foreign(ours, managed, self._config, busy, now)
+        return left, steering_store.nice_changed(ours, managed, self._config, busy)
 
     def _before_opt_out(self, jobs: Mapping[str, Job], now: float) -> dict[str, Steering]:
         """What we did to these jobs while they were managed."""

@@ -1,10 +1,11 @@
 """Giving all jobs back to Slurm: what an uninstall, or an admin who has seen enough, asks for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
+from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observed
@@ -90,7 +91,8 @@ def requeue_text(
 
 def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:
     """Make ordinary jobs of all that are ours and have not ended, and take the heartbeat away.
-    Those that were requeued a moment ago, and still leave their nodes, are among them.
+    Those that were requeued a moment ago, and still leave their nodes, are among them. Users whose
+    jobs exchange no places for a day may do so again.
 
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
     """
@@ -120,6 +122,9 @@ def retire(controller: Controller, now: float, *, only_show: bool = False) -> Re
         answered = {id_: one for id_, one in answered.items() if id_ not in begun}
         answered |= _made_ordinary(there, controller, seen, now)
     done = {id_: update for id_, (update, error) in answered.items() if error is None}
+    lent = lent_places.remembered(controller.store.policy_state(lent_places.NAME))
+    free = lent_places.as_state(replace(lent, barred={}))
+    controller.store.keep_policy_state(lent_places.NAME, free)
     return Retired(
         tuple(done),
         {

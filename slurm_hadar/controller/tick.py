@@ -208,6 +208,7 @@ class Controller:
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
         shown, answer, changes = self._with_requeues(tick, shown, answer, changes)
+        words += changes.places.said
         decided = None
         if mode.keep:
             decided = self._record(tick, shown, answer, changes)
@@ -357,7 +358,11 @@ class Controller:
         notes = chain_requeues.notes(tick.others.jobs, self.config, past.chains)
         offered = changes.diff.of(Kind.STOP_IDLE)
         held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
-        notes = {id_: notes.get(id_, "") + held.get(id_, "") for id_ in {**notes, **held}}
+        barred = lent_places.notes(changes.places.memory, tick.others)
+        notes = {
+            id_: "".join(one.get(id_, "") for one in (notes, held, barred))
+            for id_ in {**notes, **held, **barred}
+        }
         left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
         return (
             replace(shown, excluded=left_alone),

@@ -54,6 +54,8 @@ def queue(whole_site):
     site.until(lambda: order(found) == [long, between, short])
     yield found
     site.cancel()
+    # A user who has changed a Nice exchanges places again after this.
+    site(HADAR, "hadar", "retire")
 
 
 def order(queue):
@@ -108,6 +110,32 @@ def test_a_nice_that_somebody_else_set_is_theirs(queue):
     assert order(queue) == [long, between, short]
     site.tick()
     assert nices(queue) == (7, 100, 200)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_owner_who_sets_back_a_nice_exchanges_no_more_places(queue, when):
+    site, long, between, short = queue.site, queue.long, queue.between, queue.short
+    site.tick()
+    assert order(queue) == [short, between, long]
+    if when == "after":
+        free_one(queue)
+        site.until(lambda: waiting(queue) == [long, between])
+        site.tick()
+    site(ADA, "scontrol", "update", f"JobId={long}", "Nice=0")
+    said = site.tick()
+    assert f"job {long}: Nice 0 is not what the exchange of places gave it, and stays" in said
+    for _ in range(2):
+        site.until(lambda: nices(queue) == OWN)
+        assert f"update job {long}" not in site.tick()
+    shown = site(HADAR, "hadar", "explain", long)
+    assert "it exchanges no place in the queue until" in shown
+    more = ("-p", "v100", "-t60")
+    last = site.submit(ADA, *more, script=TRAINING.format(600_000))
+    first = site.submit(ADA, *more, "--nice=50", script=TRAINING.format(40_000))
+    site.until(lambda: int(site.show(last, "%Q")) > int(site.show(first, "%Q")))
+    site.tick()
+    assert int(site.show(last, "%Q")) > int(site.show(first, "%Q"))
+    assert nices(queue) == OWN
 
 
 def test_a_priority_that_was_set_directly_moves_nobody(queue):

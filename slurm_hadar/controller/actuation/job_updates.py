@@ -16,6 +16,7 @@ from slurm_hadar.controller.snapshot.constraints import with_feature
 from slurm_hadar.controller.snapshot.resource_request import (
     ResourceRequest,
     accepts,
+    believed_partitions,
     cpus_per_copy,
 )
 from slurm_hadar.domain.job import UNTYPED, Job
@@ -97,7 +98,7 @@ def asked_for(
     """The owner's value of each field that was changed: by the controller, which remembers it, or
     by hbatch, whose list of partitions stands for one of these ``groups`` in the declaration.
     """
-    declared = job.declaration.partitions if job.declaration is not None else ()
+    declared = believed_partitions(job, steered, groups)
     if not declared or "Partition" in steered.foreign:
         return steered.was
     kept = "Partition" in steered.was

@@ -44,6 +44,9 @@ class Observed:
     all_reports: bool = True
     """Whether every report that a job left was looked at; else one that is missing says nothing."""
     steering: Mapping[str, Steering] = field(default_factory=dict)
+    nice_changed: frozenset[str] = frozenset()
+    """Jobs with another Nice than the one that we gave them; said of each once, as it is their
+    author's from then on (``Steering.foreign``)."""
     opted_out: Mapping[str, Steering] = field(default_factory=dict)
     """What we did to each job that has not ended before its owner opted it out; for reports."""
     racks: Mapping[str, str] = field(default_factory=dict)

@@ -204,6 +204,18 @@ def _changed(job: Job, known: Steering, key: str, config: Config, now: float) ->
     return not same and not (in_the_job(config) and before)
 
 
+def nice_changed(
+    ours: Mapping[str, Steering], jobs: Mapping[str, Job], config: Config, busy: Collection[str]
+) -> frozenset[str]:
+    """The jobs, ended ones too, of which another user has changed the Nice that we gave them.
+    ``busy``: as of :func:`without_foreign`."""
+    return frozenset(
+        id_
+        for id_, known in ours.items()
+        if id_ in jobs and id_ not in busy and _changed(jobs[id_], known, "Nice", config, 0.0)
+    )
+
+
 def has_our_nice(job: Job, known: Steering) -> bool:
     """Whether its Nice is one that we may have written there, and its owner's is kept."""
     names = _ours(known, "Nice")

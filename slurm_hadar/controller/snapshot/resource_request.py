@@ -180,11 +180,29 @@ def _partitions(
     """The owner's partitions. Of a job that runs Slurm shows only the one in which it does."""
     if "Partition" in steered.was:
         return tuple(steered.was["Partition"].split(","))
-    declared = job.declaration.partitions if job.declaration else ()
+    declared = believed_partitions(job, steered, groups)
     if job.state is JobState.PENDING or not declared or "Partition" in steered.foreign:
         return job.partitions
-    reached = {*declared, *(name for one in declared for name in groups.get(one, ()))}
-    return declared if set(job.partitions) <= reached else job.partitions
+    return declared
+
+
+def believed_partitions(
+    job: Job, steered: Steering, groups: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """The partitions that the job's declaration says its owner asked for; empty where Slurm did not
+    accept them.
+
+    A Comment is its owner's to write, and an operator's update bypasses what Slurm checks at
+    submission. So only one of the site's ``groups`` is believed, of a job in that partition or in
+    members of it; or what names no partition but those that Slurm shows.
+    """
+    declared = job.declaration.partitions if job.declaration else ()
+    shown = steered.was["Partition"].split(",") if "Partition" in steered.was else job.partitions
+    if set(declared) <= {*shown}:
+        return declared
+    if len(declared) != 1 or not shown:
+        return ()
+    return declared if {*shown} <= {*groups.get(declared[0], ())} else ()
 
 
 def _original(request: GpuRequest, was: Mapping[str, str]) -> GpuRequest:

@@ -93,9 +93,16 @@ class Site:
         self.jobs, self.nodes = {job.id: job for job in jobs}, nodes(**free)
         self.own = {job.id: job.nice for job in jobs}
         self.memory, self.steering, self.gone = Memory(), {}, []
+        self.changed = set()
 
     def tick(self):
-        shown = seen([*self.jobs.values(), *self.gone], self.nodes, steering=self.steering)
+        shown = seen(
+            [*self.jobs.values(), *self.gone],
+            self.nodes,
+            steering=self.steering,
+            nice_changed=frozenset(self.changed),
+        )
+        self.changed = set()
         view = take_snapshot(shown, self.site, RATES, ControllerHistory())
         view = in_own_places(view, shown, self.memory)
         plan, self.state = self.decide(view.view, self.state)
@@ -106,8 +113,18 @@ class Site:
             nice = int(places.nices.get(id_, own))
             self.jobs[id_] = replace(job, nice=nice, priority=job.priority + job.nice - nice)
             was, wrote = ({"Nice": str(own)}, {"Nice": str(nice)}) if nice != own else ({}, {})
-            self.steering[id_] = Steering(time=shown.now, was=was, wrote=wrote)
+            foreign = self.steering.get(id_, Steering()).foreign
+            assert not (foreign and was), (id_, "its author's Nice was written anew")
+            self.steering[id_] = Steering(time=shown.now, was=was, wrote=wrote, foreign=foreign)
         return view
+
+    def set_back(self, id_):
+        """Its owner gives it the Nice that it was submitted with."""
+        job, own = self.jobs[id_], self.own[id_]
+        if job.nice != own:
+            self.jobs[id_] = replace(job, nice=own, priority=job.priority + job.nice - own)
+            self.steering[id_] = Steering(time=self.steering[id_].time, foreign=("Nice",))
+            self.changed.add(id_)
 
     def start(self, id_):
         """Slurm starts it from the place that it has."""
@@ -139,6 +156,28 @@ def test_who_takes_no_part_never_has_more_ahead(name, jobs, level, free, starts)
         one = now[start]
         started.append((one, {job.id for job in now[start + 1 :]}))
         site.start(one.id)
+
+
+@pytest.mark.parametrize("name", policies.names())
+@given(
+    jobs=queues(),
+    level=st.sampled_from(["association", "account", "all"]),
+    resets=st.lists(st.sets(st.integers(1, 9), max_size=4), min_size=1, max_size=3),
+)
+@FEW
+def test_nobody_gains_a_place_by_setting_back_a_nice(name, jobs, level, resets):
+    before, site = order(jobs), Site(name, level, jobs, {})
+    site.tick()
+    for ids in resets:
+        for id_ in map(str, ids):
+            if id_ in site.jobs:
+                site.set_back(id_)
+        off = {site.jobs[id_].uid for id_ in site.changed}
+        site.tick()
+        now = order(site.jobs.values())
+        assert all(one.nice == site.own[one.id] for one in now if one.uid in off)
+        for one in filter(takes_no_part, now):
+            assert asks_no_more(ahead(now, one.id), ahead(before, one.id)), (one.id, now)
 
 
 def test_the_exchanges_that_are_judged_take_place():

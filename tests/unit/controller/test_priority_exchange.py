@@ -29,7 +29,12 @@ from slurm_hadar.controller.actuation.pending.confirm_exchange import (
     unchanged_since_observed,
 )
 from slurm_hadar.controller.actuation.pending.hints import hints
-from slurm_hadar.controller.actuation.pending.lent_places import as_state, given_back, remembered
+from slurm_hadar.controller.actuation.pending.lent_places import (
+    as_state,
+    given_back,
+    notes,
+    remembered,
+)
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store as kept_fields
@@ -65,8 +70,9 @@ def places(
     steering=None,
     refused=(),
     partitions=None,
+    **more,
 ):
-    shown = seen(jobs, FULL, partitions, steering=steering or {})
+    shown = seen(jobs, FULL, partitions, steering=steering or {}, **more)
     view = look(shown)
     plan = dictate(view.view, {id_: {"v100": 1} for id_ in planned})
     return exchange(view, plan, shown, site(level), remembered(state or {}), refused)
@@ -334,6 +340,87 @@ def test_top_of_scontrol_takes_both_out_and_is_kept():
     assert all("Nice" not in action.fields for action in found)
 
 
+DAY_S = 86400.0
+THEIRS = Steering(time=NOW - 60, foreign=("Nice",))
+STARTED = running("2", {"v1": {"v100": 1}}, nice=-200, priority=910)
+
+
+def changed_by_owner(*jobs, state=None, also=EXCHANGED, ids=("1",), now=NOW):
+    """The tick that sees another Nice than its own at these jobs first."""
+    known = {**also, **dict.fromkeys(ids, THEIRS)}
+    more = {"state": state or after_an_exchange(), "steering": known, "now": now}
+    return places(jobs, ["2", "4"], nice_changed=frozenset(ids), **more)
+
+
+def test_a_nice_that_the_owner_sets_after_its_place_was_used_is_not_written_again():
+    state = kept([DOWN, BETWEEN, STARTED], [], state=after_an_exchange(), steering=EXCHANGED)
+    reset = job("1", 910)
+    for before in (after_an_exchange(), state):
+        found = changed_by_owner(reset, BETWEEN, STARTED, state=before)
+        assert found.nices == {} and found.memory.lost == {}
+        assert found.memory.barred == {reset.uid: NOW + DAY_S}
+        (said,) = found.said
+        assert said.startswith("job 1: Nice 0 is not what the exchange of places gave it")
+        again = {"state": as_state(found.memory), "steering": {"1": THEIRS}}
+        assert places([reset, BETWEEN], **again).nices == {}
+        assert places([reset, BETWEEN], **again).said == ()
+
+
+def test_an_exchange_under_way_is_undone_where_an_owner_has_changed_a_nice():
+    others = [job("3", 600), job("4", 500)]
+    found = changed_by_owner(job("1", 900), BETWEEN, UP, *others)
+    assert found.nices == {}
+    # Nor does another job that waits, and may not start now, keep the place that it was given.
+    for off in ({"held": True, "priority": 0}, {"reason": "QOSMaxGRESPerUser"}):
+        found = changed_by_owner(job("1", 900), BETWEEN, replace(UP, **off))
+        assert found.nices == {}
+
+
+def test_no_job_of_an_owner_who_changed_such_a_nice_exchanges_its_place_for_a_day():
+    pair = [job("3", 600), ordinary("8", priority=550), job("4", 500)]
+    state = as_state(changed_by_owner(job("1", 900), BETWEEN, UP).memory)
+    state = json.loads(json.dumps(state))
+    assert nices(pair, ["4"], state=state, now=NOW + DAY_S - 1) == {}
+    assert nices(pair, ["4"], state=state, now=NOW + DAY_S) == {"3": "100", "4": "-100"}
+    theirs = [replace(one, uid=1001, user="bob") for one in pair]
+    assert nices(theirs, ["4"], state=state) == {"3": "100", "4": "-100"}
+    shown = seen([*pair, BETWEEN, replace(pair[0], id="7", uid=1001)], FULL)
+    said = notes(remembered(state), shown)
+    assert said.keys() == {"3", "4"} and "exchanges no place in the queue until" in said["3"]
+
+
+def test_a_job_that_gave_up_its_place_stays_behind_though_the_other_one_has_a_new_nice():
+    """Nobody knows whether the other one started from its place or from its own."""
+    started = replace(STARTED, nice=0)
+    for one in (started, replace(started, state=JobState.FINISHED)):
+        found = changed_by_owner(DOWN, BETWEEN, one, ids=("2",))
+        assert found.nices == {"1": "200"} and DOWN.uid in found.memory.barred
+
+
+def test_a_job_that_opts_out_after_its_place_was_used_bars_its_owner_too():
+    out = replace(DOWN, declaration=None)
+    state = kept([DOWN, BETWEEN, STARTED], [], state=after_an_exchange(), steering=EXCHANGED)
+    for before in (after_an_exchange(), state):
+        found = places([out, BETWEEN, STARTED], state=before, steering=EXCHANGED)
+        assert found.memory.barred == {out.uid: NOW + DAY_S}
+        assert "job 1: it opted out after" in found.said[0]
+        after = {"state": as_state(found.memory), "steering": EXCHANGED}
+        assert places([out, BETWEEN], **after).said == ()
+    # Before the other one starts both have their own again.
+    found = places([out, BETWEEN, UP], state=after_an_exchange(), steering=EXCHANGED)
+    assert found.memory.barred == {} and found.said == ()
+
+
+def test_only_a_nice_that_the_controller_gave_is_seen_as_changed():
+    theirs = {"1": job("1", 900, nice=0)}
+    for state in (JobState.PENDING, JobState.RUNNING, JobState.FINISHED):
+        shown = {"1": replace(theirs["1"], state=state)}
+        assert kept_fields.nice_changed({"1": wrote(0, 200)}, shown, site(), ()) == {"1"}
+    assert kept_fields.nice_changed({"1": wrote(0, 200)}, theirs, site(), ("1",)) == set()
+    assert kept_fields.nice_changed({"1": wrote(0, 200)}, {"1": DOWN}, site(), ()) == set()
+    assert kept_fields.nice_changed({"1": THEIRS}, theirs, site(), ()) == set()
+
+
 @pytest.mark.parametrize("differs", [{"priority_tier": 2}, {"priority_factor": 2}])
 def test_a_list_of_partitions_with_several_priorities_takes_no_part(differs):
     """Such a job has a priority in each of them."""
@@ -536,7 +623,8 @@ def test_a_look_that_fails_is_said(tmp_path):
 def test_what_is_kept_is_not_believed_blindly():
     jobs = [job("1", 900), job("2", 700)]
     for state in (
-        {"lent": 5, "lost": [], "ours": 1, "promised": []},
+        {"lent": 5, "lost": [], "ours": 1, "promised": [], "barred": 3},
         {"lent": {"1": [1]}, "lost": {"1": "x"}, "ours": [5], "promised": {"1": "x"}},
+        {"barred": {"x": NOW + 9, "1000": "x", "-1": 5}},
     ):
         assert nices(jobs, ["2"], state=state) == {"1": "200", "2": "-200"}

@@ -3,6 +3,10 @@
 A job that leaves the line with another's place has used it up, and those that gave up theirs for
 it keep what they got until they run, by their Nice
 (:class:`slurm_hadar.scheduling.exchange.QueuePlaces`).
+
+A Nice that another than the controller sets stays, also of a job that has another's place. Nobody
+shall gain by it: its owner's jobs exchange no places for a day, and those that still wait in a
+better place than their own go back.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,10 +16,13 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import State
+from slurm_hadar.reports import formats
 from slurm_hadar.scheduling.exchange import QueuePlaces
 
 NAME = "exchange"
 """Under this name the store keeps it."""
+_BARRED_S = 86400.0
+"""How long the jobs of a user exchange no places after one has gone back to its own by itself."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +40,14 @@ class Lent:
 class Memory:
     """What is kept. ``lent``: of the last tick; ``lost``: job -> priority that its own place has
     less than it had, of all that wait; ``ours``: jobs with a Nice of ours; ``promised``: job -> its
-    promised end, s since the epoch."""
+    promised end, s since the epoch; ``barred``: user id -> until when the user's jobs exchange no
+    places, s since the epoch."""
 
     lent: Mapping[str, Lent] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     ours: tuple[str, ...] = ()
     promised: Mapping[str, float] = field(default_factory=dict)
+    barred: Mapping[int, float] = field(default_factory=dict)
 
 
 def remembered(state: State) -> Memory:
@@ -58,6 +67,11 @@ def remembered(state: State) -> Memory:
             for id_, end in _dict(state.get("promised")).items()
             if isinstance(end, int | float)
         },
+        {
+            int(uid): float(until)
+            for uid, until in _dict(state.get("barred")).items()
+            if uid.isdecimal() and isinstance(until, int | float)
+        },
     )
 
 
@@ -68,6 +82,7 @@ def as_state(memory: Memory) -> State:
         "lost": dict(memory.lost),
         "ours": list(memory.ours),
         "promised": dict(memory.promised),
+        "barred": {str(uid): until for uid, until in memory.barred.items()},
     }
 
 
@@ -78,21 +93,90 @@ def _dict(found: object) -> Mapping[str, object]:
 def lost_for_good(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
     """Job that waits -> priority that its own place has less than it had (more: below 0).
 
-    ``here``: the jobs that may exchange their places in this tick.
+    ``here``: the jobs that may exchange their places in this tick, those of users that are barred
+    too.
     """
+    off = barred(memory, seen)
+    return {
+        id_: n
+        for id_, n in _lost(memory, seen, here).items()
+        if _keeps_its_nice(seen.jobs.get(id_), seen) and (n > 0 or seen.jobs[id_].uid not in off)
+    }
+
+
+def _lost(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
+    """As of :func:`lost_for_good`, also of jobs that wait no more, or opted out."""
     lent = memory.lent
     places = QueuePlaces(
         {id_: one.own for id_, one in lent.items()}, {id_: one.held for id_, one in lent.items()}
     )
     for id_, one in lent.items():
-        if id_ not in here and _used(seen.jobs.get(id_), one):
+        if id_ not in here and _used(seen.jobs.get(id_), one, id_ in seen.nice_changed):
             places.use(id_)
     found = {**memory.lost, **{id_: one.plain - places.own[id_] for id_, one in lent.items()}}
-    return {id_: n for id_, n in found.items() if n and _waits(seen.jobs.get(id_))}
+    return {id_: n for id_, n in found.items() if n}
 
 
-def _used(job: Job | None, one: Lent) -> bool:
-    """Whether a job that is not in the line any more has gone with the place that it was given."""
+def _keeps_its_nice(job: Job | None, seen: Observed) -> bool:
+    """Whether a job waits with the Nice that it has of us, and not with its author's."""
+    return job is not None and _waits(job) and "Nice" not in seen.steered(job.id).foreign
+
+
+def barred(memory: Memory, seen: Observed) -> dict[int, float]:
+    """User id -> until when the user's jobs exchange no places, s since the epoch."""
+    until = {
+        uid: min(end, seen.now + _BARRED_S)
+        for uid, end in memory.barred.items()
+        if end > seen.now
+    }  # fmt: skip
+    return until | {job.uid: seen.now + _BARRED_S for job in _gone_back(memory, seen)}
+
+
+def barred_texts(memory: Memory, seen: Observed) -> list[str]:
+    """A sentence on each job for which its owner's jobs are barred from this tick on."""
+    until = formats.moment(seen.now + _BARRED_S)
+    return [
+        f"job {job.id}: {_why(job)}; no job of {job.user} exchanges its place until {until}"
+        for job in _gone_back(memory, seen)
+    ]
+
+
+def notes(memory: Memory, seen: Observed) -> dict[str, str]:
+    """What is said of each waiting job that is barred."""
+    return {
+        job.id: f"; it exchanges no place in the queue until {formats.moment(until)}, as one of "
+        f"{job.user}'s jobs left an exchange by itself"
+        for job in seen.jobs.values()
+        if job.managed and job.state is JobState.PENDING
+        and (until := memory.barred.get(job.uid)) is not None
+    }  # fmt: skip
+
+
+def _why(job: Job) -> str:
+    if job.managed:
+        return f"Nice {job.nice} is not what the exchange of places gave it, and stays"
+    return "it opted out after another job started from its place"
+
+
+def _gone_back(memory: Memory, seen: Observed) -> list[Job]:
+    """Jobs with a Nice of an exchange that have another by now, and those with a worse place than
+    their own that have opted out and so get their own again."""
+    waiting = {id_ for id_, job in seen.jobs.items() if job.state is JobState.PENDING}
+    lost, found = _lost(memory, seen, waiting), []
+    for id_ in memory.ours:
+        job, changed = seen.jobs.get(id_), id_ in seen.nice_changed
+        if job is None or not (changed or id_ in waiting):
+            continue
+        if changed if job.managed else lost.get(id_, 0) > 0:
+            found.append(job)
+    return found
+
+
+def _used(job: Job | None, one: Lent, changed: bool) -> bool:
+    """Whether a job that is not in the line any more has gone with the place that it was given.
+
+    ``changed``: another user has changed its Nice, no one knows whether before it started.
+    """
     if job is None:
         # It is over. One that had a better place than its own may have started there.
         return one.held > one.own
@@ -101,12 +185,14 @@ def _used(job: Job | None, one: Lent) -> bool:
     if job.state is JobState.PENDING and (not job.managed or _at_the_floor(job)):
         # It gets its owner's Nice back in this tick.
         return False
+    if changed and job.state is not JobState.PENDING:
+        return one.held > one.own
     return job.nice == one.nice
 
 
-def _waits(job: Job | None) -> bool:
-    waits = job is not None and job.managed and job.state is JobState.PENDING
-    return waits and job is not None and job.restarts == 0 and not _at_the_floor(job)
+def _waits(job: Job) -> bool:
+    waits = job.managed and job.state is JobState.PENDING
+    return waits and job.restarts == 0 and not _at_the_floor(job)
 
 
 def _at_the_floor(job: Job) -> bool:

@@ -18,6 +18,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
     Memory,
+    barred,
+    barred_texts,
     lost_for_good,
     owners_nice,
 )
@@ -43,10 +45,11 @@ default (bf_max_job_test)."""
 @dataclass(frozen=True)
 class NewPlaces:
     """``nices``: job -> the Nice that it shall have, of all that have another than their owner's;
-    ``memory``: to be kept until the next tick."""
+    ``memory``: to be kept until the next tick; ``said``: sentences for the log."""
 
     nices: Mapping[str, str] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
+    said: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def exchange(
         return NewPlaces()
     here = _may_exchange(snapshot, seen, refused)
     lost = lost_for_good(memory, seen, here)
+    off = barred(memory, seen)
+    here = {id_: target for id_, target in here.items() if target.job.uid not in off}
     line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
@@ -97,8 +102,9 @@ def exchange(
     }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
-    kept = Memory(lent, lost, (*others, *out), promises.ends)
-    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept)
+    kept = Memory(lent, lost, (*others, *out), promises.ends, off)
+    said = tuple(barred_texts(memory, seen))
+    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said)
 
 
 def in_own_places(
