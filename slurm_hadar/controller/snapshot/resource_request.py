@@ -180,10 +180,12 @@ def _partitions(
     """The owner's partitions. Of a job that runs Slurm shows only the one in which it does."""
     if "Partition" in steered.was:
         return tuple(steered.was["Partition"].split(","))
-    declared = believed_partitions(job, steered, groups)
+    declared = job.declaration.partitions if job.declaration else ()
     if job.state is JobState.PENDING or not declared or "Partition" in steered.foreign:
         return job.partitions
-    return declared
+    # Which of them it may have, :func:`access.allowed_partitions` says.
+    reached = {*declared, *(name for one in declared for name in groups.get(one, ()))}
+    return declared if set(job.partitions) <= reached else job.partitions
 
 
 def believed_partitions(

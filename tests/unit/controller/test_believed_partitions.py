@@ -4,7 +4,7 @@ import pytest
 from hand_made import job, running
 
 from slurm_hadar.controller.actuation.job_updates import asked_for
-from slurm_hadar.controller.snapshot.resource_request import believed_partitions, resource_request
+from slurm_hadar.controller.snapshot.resource_request import believed_partitions
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
 
@@ -22,7 +22,6 @@ def test_a_comment_opens_no_other_partition(names, there):
     assert asked_for(waits, Steering(), GROUPS) == {}
     began = running("1", {"v1": {"v100": 1}}, partitions=there[:1], declaration=declared(*names))
     assert asked_for(began, Steering(), GROUPS) == {}
-    assert resource_request(began, Steering(), GROUPS).partitions == began.partitions
     moved = Steering(was={"Partition": ",".join(there)})
     assert asked_for(waits, moved, GROUPS) == moved.was
 

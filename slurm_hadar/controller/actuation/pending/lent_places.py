@@ -4,8 +4,8 @@ A job that leaves the line with another's place has used it up, and those that g
 it keep what they got until they run, by their Nice
 (:class:`slurm_hadar.scheduling.exchange.QueuePlaces`).
 
-A Nice that another than the controller sets stays, also of a job that has another's place. Nobody
-shall gain by it: its owner's jobs exchange no places for a day, and those that still wait in a
+A Nice that another than the controller sets stays, also of a job that has another's place. No user
+shall gain by it: the owner's jobs exchange no places for a day, and those that still wait in a
 better place than their own go back.
 """
 
