@@ -1,4 +1,4 @@
-"""What jobs were seen to do: their own measured speeds in place of estimates that were wrong."""
+"""What jobs were seen to do: their own measured speeds in place of figures that were wrong."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,6 +56,9 @@ def learn(view: View, state: State) -> ObservedRates:
 
     A speed counts for its own type and count only: errors of other pairs are not known to be alike.
     One of a job that runs farther apart than need be tells of its place, not of type and count.
+
+    Where the view has measured a place and estimates others of the job, its own figures count: see
+    :func:`_corrected`.
     """
     jobs = view.jobs
     past = cast(Mapping[str, Any], state.get(_KEY, {}))
@@ -166,13 +169,23 @@ def _name(view: View, place: int) -> str:
 
 
 def _corrected(view: View, measured: Mapping[str, Mapping[str, float]]) -> FloatArray:
+    """(J, R, C) the view's rates with what was measured, but for measured rates of a view that
+    estimates other rates of the job.
+
+    These it derives from the measured ones, so that they err alike. With one of them replaced by
+    another measurement, the place where the job runs would seem better or worse than all others,
+    and those that it left, where a training becomes faster as it goes on, ever worse.
+    """
     if not measured:
         return view.jobs.rate
     rate = view.jobs.rate.copy()
+    consistent = view.jobs.known & (_guessed(view) > 0)[:, None, None]
     row = {id_: at for at, id_ in enumerate(view.jobs.ids)}
     where = {_name(view, p): p for p in range(len(view.types) * len(view.counts))}
     for id_, speeds in measured.items():
+        job = row[id_]
         for name, speed in speeds.items():
-            if name in where and rate[row[id_]].flat[where[name]] > 0:
-                rate[row[id_]].flat[where[name]] = speed
+            place = where.get(name, -1)
+            if place >= 0 and rate[job].flat[place] > 0 and not consistent[job].flat[place]:
+                rate[job].flat[place] = speed
     return rate

@@ -272,6 +272,43 @@ def test_a_speed_that_was_reported_wrong_is_measured() -> None:
     assert dict(second.placements["j0"].gpus) == {"middle": 1}
 
 
+@pytest.mark.parametrize(
+    ("known", "believed"),
+    [
+        # The view measured where the job runs, and estimates the other type from that.
+        ((True, False), 2.0),
+        # It knows both, as from a table, or neither, and a figure may be wrong alone.
+        ((True, True), 1.0),
+        ((False, False), 1.0),
+        ((False, True), 1.0),
+    ],
+)
+def test_a_measured_speed_stays_in_line_with_those_estimated_from_it(
+    known: tuple[bool, bool], believed: float
+) -> None:
+    jobs = jobs_of([[[2.0], [1.5]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=4e5, total=9e5)
+    jobs = replace(jobs, known=np.array(known).reshape(1, 2, 1))
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
+    _, state = decide(view, {})
+    done = replace(jobs, left=jobs.left - 360.0)
+    seen = learn(replace(view, now=view.now + 360.0, jobs=done), state)
+    assert seen.rate.tolist() == [[[believed], [1.5]]]
+
+
+def test_a_place_that_was_left_is_as_fast_as_the_view_says_now() -> None:
+    # A training gets faster as it goes on, and the view with it.
+    jobs = jobs_of([[[2.0], [1.5]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=4e5, total=9e5)
+    jobs = replace(jobs, known=np.array([[[True], [False]]]))
+    view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
+    _, state = decide(view, {})
+    done = replace(jobs, left=jobs.left - 360.0)
+    state = remember(state, learn(replace(view, now=view.now + 360.0, jobs=done), state))
+    held = np.array([(0, 1, 1, 1)])
+    moved = replace(done, held=held, rate=2.0 * jobs.rate, since_s=np.array([view.now + 400.0]))
+    seen = learn(replace(view, now=view.now + 420.0, jobs=moved), state)
+    assert seen.rate.tolist() == [[[4.0], [3.0]]]
+
+
 def test_a_speed_is_measured_over_minutes_not_over_a_tick() -> None:
     # Reports come every 10 s, ticks every 5 s: over one tick a job does nothing, or twice as much.
     jobs = jobs_of([[[1.0], [0.6]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=9e4, total=9e4)
