@@ -111,7 +111,7 @@ def count_again(
 
 
 def _waiting(cluster: Cluster, sent: Mapping[str, tuple[Job, Update]]) -> dict[str, Job]:
-    """Those that wait and are not held, with the partitions that they got: what somebody else has
+    """Those that wait and are not held, with the partitions that they got: what another user has
     changed since is left alone. By the id that the update named, also an array's."""
     shown = cluster.read_jobs(tuple(sent)) if sent else []
     known = {str(job.raw_id): job for job in shown} | {job.id: job for job in shown}

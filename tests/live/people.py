@@ -265,6 +265,29 @@ def staffed() -> Iterator[Site]:
         down(site)
 
 
+AGED = """\
+PriorityWeightAge=1000000
+PriorityMaxAge=0-01:00
+PriorityCalcPeriod=01:00
+"""
+
+
+@contextmanager
+def with_ages(more: str = "") -> Iterator[Site]:
+    """The same with a priority that rises by 277 a second, which Slurm computes when it starts and
+    at updates. ``more``: lines of slurm.conf."""
+    with staffed() as site:
+        box = site.box
+        box.stop_slurmctld()
+        text = box.conf.read_text().replace("priority/basic", "priority/multifactor")
+        box.conf.write_text(text + AGED + more)
+        box.start_slurmctld()
+        site.until(lambda: set(site.nodes()) == {"idle"})
+        site.admin("hadar", "check", "--write", code=1)
+        site.tick()
+        yield site
+
+
 def documented(what: str, site: Site) -> list[list[str]]:
     """The lines of docs/admin.md under that mark, with this site's names in them; its user is there
     already."""

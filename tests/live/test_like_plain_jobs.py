@@ -12,9 +12,6 @@ from people import ADA
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 MULTIFACTOR = """\
-PriorityWeightAge=1000000
-PriorityMaxAge=0-01:00
-PriorityCalcPeriod=01:00
 PriorityWeightFairshare=1000
 PriorityWeightJobSize=1000
 PriorityWeightPartition=1000
@@ -27,15 +24,7 @@ HINT = "v100,k80"
 
 @pytest.fixture(scope="module")
 def whole_site():
-    with people.staffed() as site:
-        box = site.box
-        box.stop_slurmctld()
-        text = box.conf.read_text().replace("priority/basic", "priority/multifactor")
-        box.conf.write_text(text + MULTIFACTOR)
-        box.start_slurmctld()
-        site.until(lambda: set(site.nodes()) == {"idle"})
-        site.admin("hadar", "check", "--write", code=1)
-        site.tick()
+    with people.with_ages(MULTIFACTOR) as site:
         yield site
 
 

@@ -10,11 +10,6 @@ from people import ADA
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-MULTIFACTOR = """\
-PriorityWeightAge=1000000
-PriorityMaxAge=0-01:00
-PriorityCalcPeriod=01:00
-"""
 SCRIPT = """\
 #!/bin/sh
 #SBATCH --gres=gpu:1 -n1
@@ -32,15 +27,7 @@ sleep 600 & wait
 
 @pytest.fixture(scope="module")
 def whole_site():
-    with people.staffed() as site:
-        box = site.box
-        box.stop_slurmctld()
-        text = box.conf.read_text().replace("priority/basic", "priority/multifactor")
-        box.conf.write_text(text + MULTIFACTOR)
-        box.start_slurmctld()
-        site.until(lambda: set(site.nodes()) == {"idle"})
-        site.admin("hadar", "check", "--write", code=1)
-        site.tick()
+    with people.with_ages() as site:
         yield site
 
 

@@ -1,4 +1,4 @@
-"""Associations of the accounting database for one partition: nobody is worse off for opting in."""
+"""Associations of the accounting database for one partition: what sbatch accepts, hbatch does."""
 
 import people
 import pytest

@@ -162,7 +162,7 @@ def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> 
         return ()
     # A job that runs takes another Nice, also one that began before a tick saw it wait.
     found: tuple[str, ...] = ("Nice",) if _changed(job, known, "Nice", config, now) else ()
-    # Of the others nobody can change any: somebody requeued it since, changed it and let it go, and
+    # Slurm refuses changes of the others: a user requeued it since, changed and released it, and
     # no tick has seen it wait.
     if not (job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S):
         return found

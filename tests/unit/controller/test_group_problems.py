@@ -1,4 +1,4 @@
-"""A group of partitions that stops to work is told of once, and shown as long as it lasts."""
+"""A group of partitions that stops working is reported once, and shown as long as it lasts."""
 
 import os
 from dataclasses import replace

@@ -414,7 +414,7 @@ def test_no_list_is_made_where_the_controller_says_that_the_job_stays(place, kep
     place.script(DECLARED)
     exchange = place.site()
     place.heartbeat(exchange)
-    mine = pwd.getpwuid(os.getuid()).pw_name if kept else "somebody else"
+    mine = pwd.getpwuid(os.getuid()).pw_name if kept else "another-user"
     marks = None if kept is None else [mark(mine)]
     write_prices(exchange, PriceList({}, 0, 60.0, kept={"gpu": marks}))
     assert (LISTED in place.run("-pgpu", "job.sh").seen["argv"]) is (kept is False)

@@ -4,10 +4,11 @@ Until a job has saved it runs on, so nothing is lost where its move is dropped. 
 have been submitted or held, and nodes may have gone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.destinations.open_places import places_lost, reserved_node
 from slurm_hadar.controller.actuation.entry_details import copies_of, steering_of
 from slurm_hadar.controller.journal.entry import Entry
@@ -19,15 +20,6 @@ from slurm_hadar.domain.placement import Placement
 
 DROPPED = "it stays where it is: "
 """How the outcome of a move begins that is no longer right."""
-
-
-@dataclass(frozen=True)
-class _Ripe:
-    """A move that is about to be requeued."""
-
-    job: Job
-    placement: Placement
-    fields: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -44,10 +36,10 @@ def obstacles(
     """Why moves would harm their jobs now, by job. ``others``: moves under way that are not about
     to be requeued; ``seen``: the cluster now, without trainings on idle nodes, which give way."""
     found: dict[str, str] = {}
-    moves: list[_Ripe] = []
+    moves: list[Action] = []
     for entry, job in ripe:
         move = _move(entry, job)
-        gone = [name for name in move.placement.nodes if not _is_usable(name, seen)]
+        gone = [name for name in move.steering.nodes if not _is_usable(name, seen)]
         if why := movability.starts_worse(job, seen):
             found[job.id] = why
         elif gone:
@@ -66,11 +58,12 @@ def _is_usable(name: str, seen: Observed) -> bool:
     return name in seen.nodes and seen.nodes[name].usable
 
 
-def _move(entry: Entry, job: Job) -> _Ripe:
+def _move(entry: Entry, job: Job) -> Action:
     ours, fields = steering_of(entry.details, entry.opened_s), entry.details.get("fields")
     copies, _ = copies_of(entry.details)
     placement = Placement(ours.gpus, ours.nodes, copies=copies)
-    return _Ripe(job, placement, fields if isinstance(fields, dict) else {})
+    written = fields if isinstance(fields, dict) else {}
+    return Action(Kind.MOVE, job, written, ours, "", placement)
 
 
 def _under_way(entries: Sequence[Entry], seen: Observed) -> list[_UnderWay]:
