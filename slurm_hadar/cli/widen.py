@@ -5,7 +5,14 @@ import time
 
 import typer
 
-from slurm_hadar.cli.common import ConfigOption, JsonOption, cluster_of, load_to_ask, print_json
+from slurm_hadar.cli.common import (
+    ConfigOption,
+    JsonOption,
+    cluster_of,
+    keep_ages,
+    load_to_ask,
+    print_json,
+)
 from slurm_hadar.config import Config
 from slurm_hadar.controller import overdue
 from slurm_hadar.controller.observation import steering_store
@@ -59,4 +66,7 @@ def _widened(site: Config, everybodys: bool) -> Widened:
         for job in cluster.read_jobs(None, site.guards.max_jobs_per_array)
         if job.managed and (everybodys or job.uid == uid)
     ]
-    return overdue.widen(cluster, jobs, steering_store.of_jobs(site, jobs), time.time())
+    done = overdue.widen(cluster, jobs, steering_store.of_jobs(site, jobs), time.time())
+    # Tasks of an array get it at Slurm's next computation.
+    keep_ages(cluster, [(job, update) for job, update in done.sent if not job.array_tasks])
+    return done

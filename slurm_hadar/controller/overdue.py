@@ -6,7 +6,7 @@ user (a timer, see packaging/), or the job's owner.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
@@ -22,10 +22,11 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 @dataclass(frozen=True)
 class Widened:
     """Lists that were widened, as Slurm's id -> its partitions now, and those that Slurm refused to
-    widen, with its message."""
+    widen, with its message. ``sent``: what Slurm took, with the jobs as they were before."""
 
     lists: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    sent: Sequence[tuple[Job, Update]] = ()
 
 
 def controller_is_active(config: Config) -> bool | None:
@@ -64,17 +65,15 @@ def widen(
         return Widened()
     updates = [update for _, update in late.values()]
     errors = pending.apply(cluster, [job for job, _ in late.values()], updates, now)
+    sent = [one for one, error in zip(late.values(), errors, strict=True) if error is None]
     return Widened(
-        {
-            update.job_id: update.fields["Partition"]
-            for update, error in zip(updates, errors, strict=True)
-            if error is None
-        },
+        {update.job_id: update.fields["Partition"] for _, update in sent},
         {
             update.job_id: str(error)
             for update, error in zip(updates, errors, strict=True)
             if error is not None and not _has_begun(error)
         },
+        sent,
     )
 
 

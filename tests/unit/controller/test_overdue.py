@@ -8,6 +8,7 @@ from hand_made import NOW, job, running
 from slurm_hadar.controller.overdue import widen
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.cluster import Update
 
 LATE = Steering(
     time=NOW - 90,
@@ -31,9 +32,13 @@ class Slurm:
 
 
 def test_a_list_past_its_deadline_is_as_it_was_before():
-    slurm = Slurm()
-    assert widen(slurm, [job(**WAITS)], {"1": LATE}, NOW).lists == {"1": "v100,k80"}
+    slurm, late = Slurm(), job(**WAITS)
+    done = widen(slurm, [late], {"1": LATE}, NOW)
+    assert done.lists == {"1": "v100,k80"}
     assert slurm.updates == [("1", {"Partition": "v100,k80"})]
+    # Of these Slurm is made to count the age again.
+    assert done.sent == [(late, Update("1", {"Partition": "v100,k80"}))]
+    assert not widen(Slurm(SlurmError("Access denied")), [late], {"1": LATE}, NOW).sent
 
 
 @pytest.mark.parametrize(
