@@ -33,6 +33,7 @@ _LIKE = 0.8
 _LOOKALIKE = (
     rb"[ \t]*#[ \t]*(h\w{2,7})[ \t]*:?[ \t]+(?:[^#]*[ \t])?(?:%s)=[^ \t]" % "|".join(KEYS).encode()
 )
+_NOT_BY_NODE = ("--gpus=", "--gpus-per-task=", "--tres-per-task=")
 _OURS = (b"#HADAR ", b"#HADAR\t", b"#HADAR\r")
 _MOST_LOOKALIKES = 3
 
@@ -272,6 +273,13 @@ def _of_the_nodes(
             f"{request.text} names several GPU types, so the job is not steered; ask for GPUs "
             f"without a type, and declare types={','.join(request.types)}"
         )
+    several = _several(held, "nodes") or _several(held, "ntasks")
+    spread = declaration.nodes or declaration.fork[1] > 1
+    if request is not None and several and not spread and request.text.startswith(_NOT_BY_NODE):
+        yield (
+            f"{request.text} leaves to Slurm how many GPUs each node gives, so the job is not "
+            "steered; ask for --gpus-per-node"
+        )
     if held.get("exclusive"):
         yield (
             f"--exclusive={held['exclusive']} keeps others off its nodes, so the job is not "
@@ -287,6 +295,12 @@ def _of_the_nodes(
             f"types={','.join(kinds)} is declared and the constraint {held['constraint']} allows "
             f"{', '.join(meant)} only, so the job is not steered; make them agree"
         )
+
+
+def _several(held: Settings, name: str) -> bool:
+    """Whether an option asks for more than one of something, at least."""
+    least = (held.get(name) or "").partition("-")[0]
+    return least.isdecimal() and int(least) > 1
 
 
 def of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:

@@ -110,6 +110,8 @@ def doubts(done):
         ("#HADAR types=any", ["--exclusive=user", "--gres=gpu:1"], "so the job is not steered"),
         ("#HADAR gpus=1", ["-w", "v1"], "names the job's nodes, so the job is not steered"),
         ("#HADAR gpus=1", ["--nodefile=n"], "so the job is not steered"),
+        ("#HADAR types=any", ["-N2", "-G4"], "--gpus=4 leaves to Slurm how many GPUs each node"),
+        ("#HADAR types=any", ["-n3", "--gpus-per-task=1"], "ask for --gpus-per-node"),
         ("#HADAR gpus=1", ["-x", "v1"], ""),
         ("#HADAR gpus=1", ["--reservation=r"], "the job is not steered in a reservation"),
         ("#HADAR model=a", ["--gres=gpu:v100:1,gpu:k80:1"], "declare types=v100,k80"),
