@@ -154,17 +154,18 @@ def _reap() -> None:
         _left_behind.remove(pid)
 
 
-def _mark_path(folder: str) -> str:
-    """A file in a folder of this user's on this machine."""
+def _mark_path(folder: str, make: bool = False) -> str:
+    """A file in a folder of this user's on this machine; ``make``: that folder, where it lacks."""
     uid = os.geteuid()
     own = f"/run/user/{uid}"
     if not os.path.isdir(own):
         # Whose it is, and who may write there, is looked at below.
         own = f"/tmp/slurm-hadar-{uid}"  # noqa: S108
-        try:
-            os.mkdir(own, 0o700)
-        except FileExistsError:
-            pass
+        if make:
+            try:
+                os.mkdir(own, 0o700)
+            except FileExistsError:
+                pass
     status = os.lstat(own)
     if status.st_uid != uid or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
         raise OSError(errno.EPERM, "belongs to another user", own)
@@ -173,9 +174,8 @@ def _mark_path(folder: str) -> str:
 
 def _mark(folder: str) -> None:
     try:
-        handle = os.open(
-            _mark_path(folder), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+        path = _mark_path(folder, make=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.utime(handle)
         os.close(handle)
     except OSError:
@@ -183,7 +183,13 @@ def _mark(folder: str) -> None:
 
 
 def _is_marked(folder: str) -> bool:
+    """Whether a fresh mark is there; an old one is removed, with its folder where that is empty."""
     try:
-        return 0.0 <= time.time() - os.lstat(_mark_path(folder)).st_mtime < SKIP_S
+        path = _mark_path(folder)
+        if 0.0 <= time.time() - os.lstat(path).st_mtime < SKIP_S:
+            return True
+        os.unlink(path)  # noqa: PTH108
+        os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
     except OSError:
-        return False
+        pass
+    return False

@@ -27,6 +27,7 @@ def hung(folder: Path) -> Iterator[Path]:
         for control in Path("/sys/fs/fuse/connections").glob(f"{_number(folder)}/abort"):
             control.write_text("1")
         _unmount(folder)
+        _remove_marks(folder)
 
 
 @contextlib.contextmanager
@@ -61,6 +62,15 @@ def _mount(folder: Path) -> int:
 
 def _unmount(folder: Path) -> None:
     ctypes.CDLL(None).umount2(str(folder).encode(), _DETACH)
+
+
+def _remove_marks(folder: Path) -> None:
+    """What a program left that got no answer (slurm_hadar/folder_probe.py)."""
+    name = "unanswered." + str(folder).encode().hex()[-200:]
+    for mark in Path("/tmp").glob(f"slurm-hadar-*/{name}"):
+        mark.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            mark.parent.rmdir()
 
 
 def _number(folder: Path) -> str:

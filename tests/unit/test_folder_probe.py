@@ -20,14 +20,10 @@ LONG_S = 60
 
 
 @pytest.fixture(autouse=True)
-def forgetful(monkeypatch, tmp_path):
+def forgetful(monkeypatch):
     """No process of this user has been left without an answer by another test."""
     monkeypatch.setattr(folder_probe, "_silent", {})
     monkeypatch.setattr(folder_probe, "_answered", {})
-    yield
-    marked = Path(folder_probe._mark_path(str(tmp_path / "x")))
-    for path in marked.parent.glob("unanswered.*"):
-        path.unlink()
 
 
 def test_what_a_child_found_comes_back(tmp_path):
@@ -56,6 +52,25 @@ def test_a_folder_that_hangs_is_left_after_one_timeout_and_then_alone(tmp_path):
         folder_probe._silent.clear()
         with pytest.raises(Unanswered):
             asked(str(folder), looked.pop)
+
+
+def test_a_look_leaves_nothing_and_removes_a_mark_that_is_too_old(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+
+    def path(folder, make=False):
+        if make:
+            own.mkdir(mode=0o700)
+        return str(own / "mark")
+
+    monkeypatch.setattr(folder_probe, "_mark_path", path)
+    assert asked(str(tmp_path), lambda: b"it answers") == b"it answers"
+    assert not own.exists()
+    folder_probe._mark(str(tmp_path))
+    with pytest.raises(Unanswered):
+        asked(str(tmp_path), lambda: b"")
+    os.utime(own / "mark", (0, 0))
+    assert asked(str(tmp_path), lambda: b"it answers") == b"it answers"
+    assert not own.exists()
 
 
 def program(name, folder):
