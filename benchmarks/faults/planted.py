@@ -106,7 +106,8 @@ def _retire_forgets(acts: Acts) -> None:
     ordinary = retire.ordinary
 
     def forgetful(job: Job, steered: Steering, now: float, groups: Any, says_off: bool) -> Any:
-        if steered.was:
+        owners = ordinary(job, steered, now, groups, says_off).fields.get("Partition", "")
+        if job.state is JobState.PENDING and {*owners.split(",")} - {"", *job.partitions}:
             acts()
         return ordinary(job, Steering(), now, {}, says_off)
 
