@@ -39,7 +39,8 @@ class EmptyNodes:
         request does not show that."""
         end_s = self._seen.now + target.job.time_limit_s
         closed = frozenset(name for name, at_s in self._closes.items() if at_s < end_s)
-        return self._fitting(target, self._unusable | closed)
+        # The same object for most jobs: its hash is known.
+        return self._fitting(target, self._unusable | closed if closed else self._unusable)
 
     def _fitting(self, target: SchedulableJob, closed: Names) -> Names:
         job, want = target.job, target.request

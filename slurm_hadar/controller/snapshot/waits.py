@@ -93,6 +93,14 @@ class _Reach:
     def __init__(self, seen: Observed) -> None:
         self._seen = seen
         self._found: dict[tuple[str, ...], tuple[Names, Names]] = {}
+        self._within: dict[tuple[Names, tuple[str, ...]], Names] = {}
+
+    def within(self, nodes: Names, partitions: tuple[str, ...]) -> Names:
+        """Those of ``nodes`` that are in these partitions; for thousands of jobs the same object,
+        whose hash is known."""
+        if (nodes, partitions) not in self._within:
+            self._within[nodes, partitions] = nodes & self.nodes(partitions)
+        return self._within[nodes, partitions]
 
     def nodes(self, partitions: tuple[str, ...]) -> Names:
         """The nodes on which a job of these partitions may start."""
@@ -136,7 +144,7 @@ def _in_order(
             nodes = target.request.nodes if target.request.form == "node" else 0
             nodes = nodes or int(target.request.most_nodes == 1)
             named = target.request.partitions or job.partitions
-            inside = empty.fitting(target) & reach.nodes(named)
+            inside = reach.within(empty.fitting(target), named)
         else:
             count, times = ordinary(job, by_node)
             nodes = job.node_count if job.request.per_node else 0
