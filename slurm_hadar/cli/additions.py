@@ -340,4 +340,7 @@ def _make_movable(result: Additions, held: Settings) -> None:
         result.options.append("--open-mode=append")
     export = (held.get("export") or "ALL").split(",")
     if "ALL" not in export and "HADAR_EXCHANGE" not in export:
-        result.notes.append("--export keeps HADAR_EXCHANGE from the job, so that it cannot answer")
+        result.notes.append(
+            "--export keeps HADAR_EXCHANGE from the job, so that it cannot answer a request to "
+            "save; add HADAR_EXCHANGE,HADAR_CHECKPOINT to it"
+        )

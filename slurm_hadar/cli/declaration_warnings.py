@@ -306,7 +306,8 @@ def _several(held: Settings, name: str) -> bool:
 def of_the_request(declaration: Declaration, held: Settings) -> Iterator[str]:
     """GPUs asked of sbatch that the declared range does not allow."""
     request = gpu_request(held)
-    if declaration.gpus is None or request is None:
+    if declaration.gpus is None or request is None or "exclusive" in held:
+        # Of whole nodes it declares all GPUs.
         return
     count = gpus_asked(held)
     if count and not allows(declaration.gpus, count):

@@ -26,9 +26,11 @@ _OF_PARTITIONS = (
     b"memory",
     b"qos specification",
     b"time limit",
+    b"unspecified error",
 )
-"""Parts of the reasons that go by the partitions. Each is slurmctld's own answer, so there is no
-job; an answer that never came, after which there may be one, has none of them."""
+"""Parts of the reasons that go by the partitions; a job_submit plugin has the last one. Each is
+slurmctld's own answer, so there is no job; an answer that never came, after which there may be
+one, has none of them."""
 
 
 def run(

@@ -38,7 +38,10 @@ def unheard(declaration: Declaration, held: Settings, body: bytes) -> Iterator[s
     code = b"\n".join(line for line in body.splitlines() if not line.lstrip().startswith(b"#"))
     declared = saves_on(declaration, held)
     if declaration.habit == "signal":
-        yield from _of(f"signal={declared or USUAL_SIGNAL}", _asks(declaration, declared), code)
+        asks = _asks(declaration, declared)
+        yield from _of(f"signal={declared or USUAL_SIGNAL}", asks, code)
+        if asks.target == "batch" and not declaration.checkpoint_exit_code:
+            yield from _of_its_end(asks.name, code)
     elif declared:
         yield from _of_shell(f"signal={declared}", _asks(declaration, declared), code)
     own = signal_of_sbatch(held.get("signal") or "")
@@ -85,6 +88,30 @@ def _of_shell(asked: str, asks: SaveSignal, code: bytes) -> Iterator[str]:
             f"the shell runs its trap for {asks.name} only when the command in front ends; "
             "start the training with & and wait for it"
         )
+
+
+def _of_its_end(name: str, code: bytes) -> Iterator[str]:
+    if _only_ends(name, code):
+        yield (
+            f"its trap for {name} ends the job, and nothing requeues it: write scontrol requeue "
+            '"$SLURM_JOB_ID" in the trap, or declare checkpoint_exit_code='
+        )
+
+
+def _only_ends(name: str, code: bytes) -> bool:
+    """Whether the trap of a signal surely exits, and nothing in the script asks for a requeue."""
+    if re.search(rb"\brequeue\b", code):
+        return False
+    number = b"%d" % SIGNALS[name]
+    names = rb"(?:[A-Z0-9]+\s+)*(?:SIG)?(?:" + name.encode() + rb"|" + number + rb")\b"
+    found = re.search(rb"""\btrap\s+(?:--\s+)?(?:(["'])(?P<text>.*?)\1|(?P<word>\w+))\s+""" + names,
+                      code, re.DOTALL)  # fmt: skip
+    if found is None:
+        return False
+    action = found["text"] or found["word"] or b""
+    body = re.search(rb"(?ms)^\s*(?:function\s+)?" + re.escape(action.strip()) +
+                     rb"\s*(?:\(\s*\))?\s*\{(.*?)^\s*\}", code)  # fmt: skip
+    return re.search(rb"\bexit\b", body[1] if body else action) is not None
 
 
 def _traps(name: str, code: bytes) -> str:

@@ -185,6 +185,9 @@ def run(words: Sequence[str], alive: Callable[[], bool], task: int) -> int:
 def main() -> int:
     """Entry point: it ends with the process that started it."""
     parent = os.getppid()
+    if parent == 1 and os.getsid(0) > 1:
+        # It ended before this program had begun, and init has taken this one over.
+        return 0
     return run(sys.argv[1:], lambda: os.getppid() == parent, parent)
 
 

@@ -5,7 +5,6 @@ them are free text: the first ``Key=`` of a name counts, since free text stands 
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from math import inf
 
@@ -57,17 +56,16 @@ def mail_types(text: str) -> dict[int, tuple[str, ...]]:
     """From ``scontrol -o show job``: Slurm's number of a job -> the mails that it asked for.
 
     Where scontrol was built without readline its prompts stand before the records.
-    A name may hold line breaks, and lines that look like another job's: of a job that is shown
-    twice nothing is believed.
+    A name may hold line breaks, and lines that look like another job's: of a job that is shown with
+    several answers none is believed. An array's number shows all of its tasks.
     """
     shown = re.findall(r"^(?:scontrol: )*JobId=(\d{1,10}) (.*)$", text, re.MULTILINE | re.ASCII)
-    times_shown = Counter(number for number, _ in shown)
-    found = {}
+    answers: dict[int, set[str]] = {}
     for number, rest in shown:
         asked = re.findall(r" MailType=([A-Z0-9_,]+)(?= |$)", rest)
-        if asked and times_shown[number] == 1:
-            found[int(number)] = tuple(asked[-1].split(","))
-    return found
+        answers.setdefault(int(number), set()).add(asked[-1] if asked else "")
+    only = {number: said.pop() for number, said in answers.items() if len(said) == 1}
+    return {number: tuple(said.split(",")) for number, said in only.items() if said}
 
 
 def checked_whole(text: str, kind: str) -> str:

@@ -65,7 +65,8 @@ def _missing(key: str, name: str, there: dict[str, Partition]) -> Finding:
     return Finding(
         "problem",
         f"{key}: {lacks(name)}",
-        f"choose among {', '.join(sorted(there))}",
+        f"choose among {', '.join(sorted(there))}; where slurm.conf had {name} until now, put it "
+        "back with State=INACTIVE: Slurm ends jobs whose list names a partition that is gone",
     )
 
 

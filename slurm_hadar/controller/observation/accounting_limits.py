@@ -161,7 +161,10 @@ class AccountingLimits:
             return []
         if was:
             return ["limits of the accounting database are read again"]
-        kept = "until it gives its limits each job keeps the CPUs, memory and nodes of its request"
+        kept = (
+            "until it gives its limits no running job is moved where limits are enforced, and each "
+            "job keeps the CPUs, memory and nodes of its request"
+        )
         if self._limits is not None:
             kept = "the limits that it gave before hold on"
         return [f"{self._fault}: {kept}; {self._cure}"]

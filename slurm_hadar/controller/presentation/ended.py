@@ -33,6 +33,14 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
     match state:
         case "TIMEOUT":
             yield Problem(f"it reached its time limit{_left(known, job)}", _longer(declared))
+        case "NODE_FAIL" if gone := _gone(known, job):
+            yield Problem(
+                f"Slurm ended it: there is no partition {gone} any more, which its list may name",
+                (
+                    f"put {gone} back into slurm.conf with State=INACTIVE; scontrol reconfigure: a "
+                    "job that may be requeued waits again",
+                ),
+            )
         case "OUT_OF_MEMORY":
             yield Problem("it used more memory than it was given", ("ask for more: --mem", look))
         case "FAILED" if reported_saved(job) and _was_asked(known, job):
@@ -52,6 +60,13 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
             again = (_AGAIN,) if job.exit_code in (74, 143) else ()
             handle = _handle(name, declared) if name in _WARNINGS else ()
             yield Problem(f"it ended with exit code {job.exit_code}{said}", (*handle, look, *again))
+
+
+def _gone(known: JobContext, job: Job) -> str:
+    """Partitions of a group that Slurm does not have any more, which its list may have named."""
+    there, groups = known.seen.partitions, known.config.partitions.groups
+    names = {one for name, members in groups.items() for one in (name, *members)}
+    return ", ".join(sorted((names | {*job.partitions}) - there.keys()))
 
 
 def _signal(code: int) -> str:

@@ -308,11 +308,14 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     runs = job.state is JobState.RUNNING
     if not was or not (runs or job.state is JobState.PENDING):
         return notes
+    if runs and not job.requeue:
+        return [*notes, "By hand: nothing while it runs, as it was submitted with --no-requeue"]
     # A begin time would clear the age of a job that waits.
     fields = {**was, "StartTime": "now"} if runs else was
     try:
         back = command_line(Update(job.id, fields), seen.slurm_version)
     except SlurmError as error:
         return [*notes, f"No command restores its request: {error}"]
-    first = f"scontrol requeue {job.id}; a second after squeue shows PD: " if runs else ""
+    again = f"scontrol requeue {job.id}, which ends this attempt; a second after squeue shows PD: "
+    first = again if runs else ""
     return [*notes, f"By hand: {first}{back}"]

@@ -122,7 +122,9 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
     rules.read(NOW)
     (said,) = rules.news()
     assert "slurmdbd, which keeps Slurm's accounting, does not answer" in said
-    assert "until it gives its limits each job keeps" in said and "systemctl status" in said
+    assert (
+        "until it gives its limits no running job is moved" in said and "systemctl status" in said
+    )
     for later in range(10, 1000, 10):
         rules.read(NOW + later)
     assert slurm.asked == 5 and rules.news() == []

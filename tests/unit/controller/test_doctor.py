@@ -358,6 +358,24 @@ def test_an_idle_type_that_the_list_of_partitions_omits_is_a_problem_of_a_waitin
     store.close()
 
 
+def test_a_partition_of_a_group_that_is_gone_is_named_as_the_end_of_a_job(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    grouped = config(
+        f'[site]\nmode = "act"\nexchange_dir = "{tmp_path}/exchange"\n'
+        '[partitions.groups]\ngpu = ["v100", "gone"]\n'
+    )
+    ended = {"state": JobState.FINISHED, "slurm_state": "NODE_FAIL"}
+    (found,) = wrong(grouped, job("1", partitions=("v100",), **ended))
+    assert (
+        "there is no partition gone any more" in found.what and "State=INACTIVE" in found.cures[0]
+    )
+    whole = config(
+        f'[site]\nmode = "act"\nexchange_dir = "{tmp_path}/exchange"\n'
+        '[partitions.groups]\ngpu = ["v100", "k80"]\n'
+    )
+    assert wrong(whole, job("1", partitions=("v100",), **ended)) == []
+
+
 def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, store):
     here, after = moved(store)
     tale = job_report.of_controller(Reader(site, store, here, progress=after), "1")
@@ -484,7 +502,7 @@ def test_how_to_undo_it_by_hand_is_reported_with_the_shell_in_mind(site, store):
     runs = job_report.of_controller(
         Reader(site, store, running("1", HERE, admin_comment=ours), progress=report()), "1"
     )
-    assert "scontrol requeue 1; " in runs.undo[-1]
+    assert "scontrol requeue 1, which ends this attempt; " in runs.undo[-1]
     assert runs.undo[-1].endswith("'Features=a|b; rm x' StartTime=now")
 
 

@@ -155,3 +155,6 @@ def test_mail_types_of_a_shown_job():
     assert records.mail_types("\n".join(lines)) == {14: ("ARRAY_TASKS", "TIME_LIMIT_80")}
     assert records.mail_types("\n".join(lines[:4])) == {11: ("BEGIN", "END")}
     assert records.mail_types("") == {}
+    # The last task has the array's number, and so all tasks are shown, some of them again.
+    tasks = [f"JobId={n} ArrayJobId=20 ArrayTaskId={n - 20} MailType=BEGIN" for n in (20, 21, 21)]
+    assert records.mail_types("\n".join(tasks)) == {20: ("BEGIN",), 21: ("BEGIN",)}

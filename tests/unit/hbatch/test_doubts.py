@@ -105,6 +105,7 @@ def doubts(done):
         ("#HADAR types=any", ["--exclusive", "--gres=gpu:1"], "declare gpus=4"),
         ("#HADAR types=any", ["--exclusive", "--gres=gpu:4"], ""),
         ("#HADAR types=any gpus=1-6", ["--exclusive", "--gres=gpu:1"], ""),
+        ("#HADAR types=any gpus=4", ["--exclusive", "--gres=gpu:1"], ""),
         ("#HADAR gpus=6", ["-N2", "--exclusive", "--gres=gpu:2"], "2 whole nodes have 8 GPUs"),
         ("#HADAR types=k80", ["-N2", "--exclusive", "--gres=gpu:2"], ""),
         ("#HADAR types=any", ["--exclusive=user", "--gres=gpu:1"], "so the job is not steered"),
@@ -133,6 +134,35 @@ def doubts(done):
         ("#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap x 10\na & wait", [], ""),
         ("#HADAR gpus=1 checkpoint=signal signal=B:USR1\n exec a", [], ""),
         ("#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap x USR1\na", [], "with & and wait"),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap 'echo s; exit 1' USR1\na & wait",
+            [],
+            "its trap for USR1 ends the job, and nothing requeues it",
+        ),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\nsave() {\n  kill $c\n  exit 0\n}\n"
+            "trap save TERM SIGUSR1\na & wait",
+            [],
+            "or declare checkpoint_exit_code=",
+        ),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\nsave() {\n  scontrol requeue 1\n"
+            "  exit\n}\ntrap save USR1\na & wait",
+            [],
+            "",
+        ),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1 checkpoint_exit_code=85\n"
+            "trap 'exit 85' USR1\na & wait",
+            [],
+            "",
+        ),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap 'exit' TERM\ntrap x USR1\n"
+            "a & wait",
+            [],
+            "",
+        ),
         (
             "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap x USR2\na & wait",
             [],
