@@ -632,8 +632,11 @@ def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(context):
 def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
     """Slurm starts the job as it was, and it would have gone by GPUs that it never got."""
 
+    sent = []
+
     class Refusing:
         def apply(self, updates):
+            sent.extend(dict(update.fields) for update in updates)
             return [SlurmError("Requested node configuration is not available") for _ in updates]
 
     begun(context)
@@ -641,6 +644,10 @@ def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
     advanced(replace(context, cluster=Refusing()), waiting)
     assert "the placement was refused" in outcome(context)
     assert read_plan(context.config.site.exchange_dir, "1", {os.getuid()}) is None
+    # It need not wait for the begin time that Slurm gave it with the requeue.
+    assert set(sent[-1]) == {"StartTime"} and sent[-1]["StartTime"] == sent[0]["StartTime"]
+    # And its next move waits, as after a request that it did not answer.
+    assert context.store.counts_after("move", "the placement was refused", "moved") == {"1": 1}
 
 
 def test_a_late_requeue_of_its_own_counts_as_a_move(context):

@@ -23,7 +23,7 @@ from slurm_hadar.controller.actuation.running.releases import (
     release_of,
     steering_until_taken,
 )
-from slurm_hadar.controller.actuation.running.still_open import DROPPED
+from slurm_hadar.controller.actuation.running.still_open import DROPPED, REFUSED
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError
@@ -304,6 +304,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         updates.append(context.update(job, one.changes, steering_until_taken(context, one)))
     answers = _sent(context, [job for _, job in waiting], updates, now)
     taken: list[Entry] = []
+    again: list[Update] = []
     for (entry, job), one, error in zip(waiting, releases, answers, strict=True):
         if error is None:
             ours = steering_of(entry.details, now)
@@ -318,9 +319,14 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         elif not error.retry and pending.BEGUN not in str(error):
             context.remove_plan(job)
             context.keep(job, replace(one.before, moves=one.sure.moves))
-            outcome = f"the placement was refused, Slurm starts it as it was: {error}"
+            outcome = f"{REFUSED}, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             said.append(f"job {job.id}: {outcome}")
+            if "StartTime" in one.changes:
+                # It waits for nothing any more but the begin time of its requeue.
+                again.append(Update(job.id, {"StartTime": one.changes["StartTime"]}))
+    if again:
+        context.cluster.apply(again)
     move_priority.correct_nices(context, taken)
     return said
 

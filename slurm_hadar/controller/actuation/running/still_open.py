@@ -19,6 +19,7 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.placement import Placement
 
 DROPPED = "it stays where it is: "
+REFUSED = "the placement was refused"
 """How the outcome of a move begins that is no longer right."""
 
 
