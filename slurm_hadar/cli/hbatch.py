@@ -60,10 +60,6 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     submit = Submit(argv, environment)
     if submit.line.asked & {"help", "version"}:
         return _answer("help" in submit.line.asked)
-    if any(name in {"help", "usage"} for name, _ in submit.line.options):
-        code = submit.run(None, lambda: None)
-        _say("takes all of these; 'hbatch --hadar-help' shows what it adds")
-        return code
     outcome = _decide(submit)
     _refuse_impossible(submit, outcome)
     if "plan" in submit.line.asked:

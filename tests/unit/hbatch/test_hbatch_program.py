@@ -119,6 +119,7 @@ def lines(done):
         ["--no-such-option=1", "job.sh"],
         ["gone.sh"],
         ["/"],
+        ["--help"],
         ["-V"],
         ["--hol", "job.sh"],
     ],
@@ -925,12 +926,3 @@ def test_a_submit_beside_a_hung_exchange_folder_goes_on_without_it(place):
     with hung(place.folder / "hung"):
         done = place.run("-p", "gpu", "job.sh")
     assert done.seen is not None and any("no answer" in line for line in lines(done))
-
-
-@pytest.mark.parametrize("option", ["--help", "--usage", "--hel"])
-def test_sbatchs_help_names_that_of_hbatch(place, option):
-    place.record(place.bin / "sbatch", code=7)
-    done = place.run(option)
-    assert (done.returncode, done.stdout) == (7, b"from sbatch\n")
-    assert done.seen["argv"] == [option]
-    assert lines(done) == ["hbatch: takes all of these; 'hbatch --hadar-help' shows what it adds"]
