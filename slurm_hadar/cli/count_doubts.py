@@ -35,7 +35,7 @@ def of_submit(
     others = declaration.nodes or declaration.fork[1] > 1 or declaration.backfill
     if match is None or others:
         return ""
-    from slurm_hadar.cli.declaration_warnings import gpus_asked
+    from slurm_hadar.cli.request_warnings import gpus_asked
 
     number, span = int(match[1]), declaration.gpus
     each = 0 if "gpus" in held else gpus_asked({**held, "nodes": "1"})
@@ -61,7 +61,7 @@ def of_one_count(declaration: Declaration, held: Mapping[str, str | None]) -> st
     """A sentence where several numbers are declared and the job keeps that of its submit, as
     nothing but a move changes it; else empty. ``held``: sbatch's options."""
     from slurm_hadar.cli.additions import gpu_request
-    from slurm_hadar.cli.declaration_warnings import allows, gpus_asked
+    from slurm_hadar.cli.request_warnings import allows, gpus_asked
 
     span = declaration.gpus
     others = declaration.fork[1] > 1 or declaration.backfill or "exclusive" in held

@@ -4,13 +4,8 @@ looked for while sbatch runs."""
 from __future__ import annotations
 
 from slurm_hadar.cli.count_doubts import of_one_count, of_submit
-from slurm_hadar.cli.declaration_warnings import (
-    FEW_GPUS,
-    doubts,
-    gpus_of_nodes,
-    of_the_request,
-    repeated,
-)
+from slurm_hadar.cli.declaration_warnings import FEW_GPUS, doubts, gpus_of_nodes, repeated
+from slurm_hadar.cli.request_warnings import of_the_nodes, of_the_request
 from slurm_hadar.cli.signal_warnings import unheard
 from slurm_hadar.domain.declaration import script_arguments
 from slurm_hadar.domain.declaration_values import CountList
@@ -27,6 +22,7 @@ def doubts_of(submit: Submit, declared: Declaration) -> list[str]:
     return [
         *repeated(words),
         *doubts(declared, _typed(submit, words), submit.held, submit.site),
+        *of_the_nodes(declared, submit.held, submit.site),
         *unheard(declared, submit.held, submit.body),
         *(_of_counts(declared, submit) or of_the_request(declared, submit.held)),
     ]
