@@ -189,7 +189,9 @@ def _is_marked(folder: str) -> bool:
         if 0.0 <= time.time() - os.lstat(path).st_mtime < SKIP_S:
             return True
         os.unlink(path)  # noqa: PTH108
-        os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
+        if path.startswith("/tmp/"):  # noqa: S108
+            # /run/user/UID is systemd's.
+            os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
     except OSError:
         pass
     return False

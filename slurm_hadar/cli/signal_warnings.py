@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _SHELL = re.compile(rb"#![^\n]*\b(?:ba|da|k|z)?sh\b")
 _ENDS = frozenset(("USR1", "USR2", "HUP", "TERM"))
 """Signals that end a shell without a trap."""
+_TRAPPED = rb"""\btrap[ \t]+(?:--[ \t]+)?('[^']*'|"[^"]*"|\w+)[ \t]+"""
+"""A trap and what it runs, before the names of its signals."""
+_BODY = rb"(?ms)^\s*(?:function\s+)?%s\s*(?:\(\s*\))?\s*\{(.*?)^\s*\}"
+_EXIT, _MAY_NOT = rb"(?:^|[;\n])\s*exit\b", rb"\b(?:if|case|for|while|until)\b"
+"""An exit behind no condition on its line, and what may be a condition around it."""
 _TRAP = re.compile(rb"(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*trap\s(.*)", re.DOTALL)
 
 
@@ -99,19 +104,17 @@ def _of_its_end(name: str, code: bytes) -> Iterator[str]:
 
 
 def _only_ends(name: str, code: bytes) -> bool:
-    """Whether the trap of a signal surely exits, and nothing in the script asks for a requeue."""
-    if re.search(rb"\brequeue\b", code):
+    """Whether the trap of a signal surely exits, and nothing in the script brings the job back."""
+    if re.search(rb"\b(?:requeue|[sh]batch)\b", code):
         return False
-    number = b"%d" % SIGNALS[name]
-    names = rb"(?:[A-Z0-9]+\s+)*(?:SIG)?(?:" + name.encode() + rb"|" + number + rb")\b"
-    found = re.search(rb"""\btrap\s+(?:--\s+)?(?:(["'])(?P<text>.*?)\1|(?P<word>\w+))\s+""" + names,
-                      code, re.DOTALL)  # fmt: skip
+    named = rb"(?:\w+[ \t]+)*(?:SIG)?(?:%s|%d)\b" % (name.encode(), SIGNALS[name])
+    found = re.search(_TRAPPED + named, code)
     if found is None:
         return False
-    action = found["text"] or found["word"] or b""
-    body = re.search(rb"(?ms)^\s*(?:function\s+)?" + re.escape(action.strip()) +
-                     rb"\s*(?:\(\s*\))?\s*\{(.*?)^\s*\}", code)  # fmt: skip
-    return re.search(rb"\bexit\b", body[1] if body else action) is not None
+    action = found[1].strip(b"\"'")
+    body = re.search(_BODY % re.escape(action), code)
+    action = body[1] if body else action
+    return re.search(_EXIT, action) is not None and not re.search(_MAY_NOT, action)
 
 
 def _traps(name: str, code: bytes) -> str:

@@ -34,7 +34,7 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     acts = overdue.controller_is_active(site) is True
     done = Widened() if acts else _widened(site, os.getuid() == site.controller_uid)
     if as_json:
-        found = {"jobs": dict(done.lists), "refused": dict(done.refused)}
+        found = {"jobs": done.lists, "refused": dict(done.refused)}
         print_json("widen", {"controller_active": acts, **found})
     elif acts:
         typer.echo("nothing changed: the active controller widens them")

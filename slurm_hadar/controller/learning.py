@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED
 from slurm_hadar.controller.actuation.running import moves
-from slurm_hadar.controller.actuation.running.still_open import DROPPED, REFUSED
 from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed
@@ -70,10 +69,10 @@ class Learning:
             attained=attained,
             moving={**moves.destinations(store.open_entries()), **sent},
             last_moves=store.last_times(move),
-            unanswered=Counter(store.counts_after(move, NOT_SAVED, MOVED))
-            + Counter(store.counts_after(move, DROPPED, MOVED))
-            + Counter(store.counts_after(move, REFUSED, MOVED))
-            + Counter(store.counts_in_vain(move)),
+            unanswered=sum(
+                (Counter(store.counts_after(move, outcome, MOVED)) for outcome in FAILED),
+                Counter(store.counts_in_vain(move)),
+            ),
             understated=self.declared_work.factors(now),
             chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
             earlier=self.earlier_jobs.of(now),

@@ -21,12 +21,16 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 
 @dataclass(frozen=True)
 class Widened:
-    """Lists that were widened, as Slurm's id -> its partitions now, and those that Slurm refused to
-    widen, with its message. ``sent``: what Slurm took, with the jobs as they were before."""
+    """``sent``: what Slurm took, with the jobs as they were before; ``refused``: Slurm's id of the
+    others -> its message."""
 
-    lists: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
     sent: Sequence[tuple[Job, Update]] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lists(self) -> dict[str, str]:
+        """The lists that were widened: Slurm's id -> its partitions now."""
+        return {update.job_id: update.fields["Partition"] for _, update in self.sent}
 
 
 def controller_is_active(config: Config) -> bool | None:
@@ -67,13 +71,12 @@ def widen(
     errors = pending.apply(cluster, [job for job, _ in late.values()], updates, now)
     sent = [one for one, error in zip(late.values(), errors, strict=True) if error is None]
     return Widened(
-        {update.job_id: update.fields["Partition"] for _, update in sent},
+        sent,
         {
             update.job_id: str(error)
             for update, error in zip(updates, errors, strict=True)
             if error is not None and not _has_begun(error)
         },
-        sent,
     )
 
 

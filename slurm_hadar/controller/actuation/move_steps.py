@@ -24,6 +24,12 @@ NOT_SAVED = "the job did not save"
 """How the outcome begins where a job did not answer the wish to save."""
 SAVED = "the job saved"
 """How it begins where it did, and its requeue came too late, as while slurmctld did not answer."""
+DROPPED = "it stays where it is: "
+"""How it begins where the move was no longer right just before its requeue."""
+REFUSED = "the placement was refused"
+"""How it begins where Slurm did not take what the requeued job was to get."""
+FAILED = (NOT_SAVED, DROPPED, REFUSED)
+"""After these the next move of the job waits longer."""
 
 
 class MoveStep(Enum):

@@ -63,10 +63,13 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
 
 
 def _gone(known: JobContext, job: Job) -> str:
-    """Partitions of a group that Slurm does not have any more, which its list may have named."""
-    there, groups = known.seen.partitions, known.config.partitions.groups
-    names = {one for name, members in groups.items() for one in (name, *members)}
-    return ", ".join(sorted((names | {*job.partitions}) - there.keys()))
+    """Partitions that its list may have named, since it has others of their group, and that Slurm
+    does not have any more."""
+    names = {*job.partitions}
+    for group, members in known.config.partitions.groups.items():
+        if not names.isdisjoint((group, *members)):
+            names |= {*members}
+    return ", ".join(sorted(names - known.seen.partitions.keys()))
 
 
 def _signal(code: int) -> str:

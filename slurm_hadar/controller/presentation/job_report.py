@@ -11,7 +11,7 @@ from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
-from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
+from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
@@ -235,7 +235,7 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
     unanswered = 0
     for entry in moves:
         in_vain = reconciliation.outcome_text(entry) == NOT_CARRIED_OUT
-        unanswered += (entry.outcome or "").startswith(NOT_SAVED) or in_vain
+        unanswered += (entry.outcome or "").startswith(FAILED) or in_vain
         unanswered *= entry.outcome != MOVED or in_vain
     young = declared is not None and declared.habit == "restart"
     since = max([0.0 if young else job.start_s, *(entry.changed_s for entry in moves)])

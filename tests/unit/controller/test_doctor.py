@@ -9,6 +9,7 @@ from hand_made import CONFIG, NOW, config, job, look, nodes, ordinary, running, 
 from missing import needs_root
 
 from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation.move_steps import FAILED
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
@@ -358,6 +359,15 @@ def test_an_idle_type_that_the_list_of_partitions_omits_is_a_problem_of_a_waitin
     store.close()
 
 
+def test_each_kind_of_failed_move_counts_for_when_the_next_one_may_come(site, store):
+    for number, outcome in enumerate(FAILED):
+        entry = store.begin("1", "move", "asked", NOW - 30 + number, {})
+        store.end(entry, f"{outcome}: as ever", NOW - 20 + number)
+    runs = running("1", HERE, declaration=CHECKED)
+    tale = job_report.of_controller(Reader(site, store, runs), "1")
+    assert "and 3 failed moves" in tale.next[-1]
+
+
 def test_a_partition_of_a_group_that_is_gone_is_named_as_the_end_of_a_job(tmp_path):
     (tmp_path / "exchange").mkdir()
     grouped = config(
@@ -374,6 +384,8 @@ def test_a_partition_of_a_group_that_is_gone_is_named_as_the_end_of_a_job(tmp_pa
         '[partitions.groups]\ngpu = ["v100", "k80"]\n'
     )
     assert wrong(whole, job("1", partitions=("v100",), **ended)) == []
+    # A list of another group names nothing that is gone.
+    assert wrong(grouped, job("1", partitions=("p100",), **ended)) == []
 
 
 def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, store):

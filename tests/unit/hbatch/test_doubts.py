@@ -164,6 +164,22 @@ def doubts(done):
             "",
         ),
         (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap 'a' TERM\ntrap 'exit' EXIT\n"
+            "trap 'save' USR1\na & wait",
+            [],
+            "",
+        ),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap 'save || exit 1' USR1\na & wait",
+            [],
+            "",
+        ),
+        (
+            "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap 'sbatch $0; exit' USR1\na & wait",
+            [],
+            "",
+        ),
+        (
             "#HADAR gpus=1 checkpoint=signal signal=B:USR1\ntrap x USR2\na & wait",
             [],
             "it would end the job",

@@ -343,6 +343,12 @@ def test_what_slurm_refuses_for_our_list_is_submitted_as_typed(place):
     assert lines(done) == [SITES_WORD, AS_TYPED, MANAGED]
 
 
+def test_what_a_plugin_refuses_is_submitted_as_typed_once(place):
+    done, calls = refused(place, "Unspecified error", "job.sh")
+    assert len(calls) == 2 and "--partition=" not in calls[1]
+    assert (done.returncode, done.stdout) == (0, b"7\n")
+
+
 def test_the_types_are_kept_without_the_list(place):
     body = DECLARED.replace("model=m", "model=m types=v100")
     done, calls = refused(place, OF_THE_LIST, "job.sh", body=body)

@@ -169,6 +169,27 @@ def test_the_program_reports_as_the_jobs_user_and_ends_with_its_parent(tmp_path)
         time.sleep(0.1)
 
 
+def test_the_program_ends_where_its_parent_had_ended_before_it_began(tmp_path):
+    (tmp_path / "exchange").mkdir()
+    env = {**os.environ, "HADAR_EXCHANGE": str(tmp_path / "exchange"), "SLURM_JOB_ID": "7"}
+    line = (
+        f"(sleep 1; exec {sys.executable} -m slurm_hadar.runtime.watch {tmp_path}/a.pt) & echo $!"
+    )
+    started = subprocess.run(
+        ["bash", "-c", line],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    watcher = Path(f"/proc/{int(started.stdout)}")
+    end = time.monotonic() + 60
+    while watcher.exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("pattern", "line", "samples"),
     [

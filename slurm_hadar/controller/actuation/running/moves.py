@@ -15,7 +15,14 @@ from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
     steering_of,
 )
-from slurm_hadar.controller.actuation.move_steps import MOVED, MoveStep, acknowledged, decide_move
+from slurm_hadar.controller.actuation.move_steps import (
+    DROPPED,
+    MOVED,
+    REFUSED,
+    MoveStep,
+    acknowledged,
+    decide_move,
+)
 from slurm_hadar.controller.actuation.running import mails, move_priority
 from slurm_hadar.controller.actuation.running.releases import (
     done_text,
@@ -23,7 +30,6 @@ from slurm_hadar.controller.actuation.running.releases import (
     release_of,
     steering_until_taken,
 )
-from slurm_hadar.controller.actuation.running.still_open import DROPPED, REFUSED
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.domain.errors import SlurmError

@@ -18,10 +18,6 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.placement import Placement
 
-DROPPED = "it stays where it is: "
-REFUSED = "the placement was refused"
-"""How the outcome of a move begins that is no longer right."""
-
 
 @dataclass(frozen=True)
 class _UnderWay:
