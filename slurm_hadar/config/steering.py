@@ -7,6 +7,8 @@ from pydantic import Field
 
 from slurm_hadar.config.section import FullPath, Section
 
+_AFTER_A_FAILED_MOVE_S = 60.0
+
 
 class Queue(Section):
     """How waiting jobs are steered."""
@@ -50,11 +52,14 @@ class Guards(Section):
     stop_file: FullPath = Path("/etc/slurm-hadar/stop")
     """While this file exists nothing is changed."""
 
-    def between_moves_s(self, unanswered: int) -> float:
-        """Least time between two moves of a job, s: doubled for each save request in a row without
-        an answer, up to a day. A training that cannot answer may pause or lose work each time."""
+    def between_moves_s(self, failed: int) -> float:
+        """Least time between two moves of a job, s: doubled for each failed move in a row, up to a
+        day, and a minute after the first at the least. Each may pause the training or lose work."""
         usual = self.min_between_moves_s
-        return max(usual, min(usual * 2.0 ** min(unanswered, 20), 86_400.0))
+        if not failed:
+            return usual
+        first = max(2.0 * usual, _AFTER_A_FAILED_MOVE_S)
+        return max(usual, min(first * 2.0 ** min(failed - 1, 20), 86_400.0))
 
 
 class Moving(Section):

@@ -69,7 +69,7 @@ class Learning:
             attained=attained,
             moving={**moves.destinations(store.open_entries()), **sent},
             last_moves=store.last_times(move),
-            unanswered=sum(
+            failed_moves=sum(
                 (Counter(store.counts_after(move, outcome, MOVED)) for outcome in FAILED),
                 Counter(store.counts_in_vain(move)),
             ),

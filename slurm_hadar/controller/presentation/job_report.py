@@ -232,11 +232,11 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
         before = "Its time limit ends it" if why_not != "" else "It is requeued before its limit,"
         yield f"{before} at {formats.moment(job.end_s)}" + (f": {why_not}." if why_not else ".")
     moves = [entry for entry in known.entries if entry.kind == "move"]
-    unanswered = 0
+    failed = 0
     for entry in moves:
         in_vain = reconciliation.outcome_text(entry) == NOT_CARRIED_OUT
-        unanswered += (entry.outcome or "").startswith(FAILED) or in_vain
-        unanswered *= entry.outcome != MOVED or in_vain
+        failed += (entry.outcome or "").startswith(FAILED) or in_vain
+        failed *= entry.outcome != MOVED or in_vain
     young = declared is not None and declared.habit == "restart"
     since = max([0.0 if young else job.start_s, *(entry.changed_s for entry in moves)])
     if declared and declared.habit in UNASKED and declared.may_move:
@@ -247,7 +247,7 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
             else f"A stop would cost more than the {declared.most_lost_s:.0f} s of work that its "
             "owner lets it lose, or an unknown amount, so it stays for now."
         )
-    free = since + known.config.guards.between_moves_s(unanswered)
+    free = since + known.config.guards.between_moves_s(failed)
     if free > now and declared and declared.checkpoint and not declared.pin:
-        asked = f", and {unanswered} failed moves" if unanswered else ""
+        asked = f", and {formats.counted(failed, 'failed move')}" if failed else ""
         yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

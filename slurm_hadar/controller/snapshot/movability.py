@@ -24,7 +24,7 @@ def why_not(target: SchedulableJob, seen: Observed, config: Config, past: Contro
     until = _settles_at(target.job, past) + _stay_s(target.job, config, past)
     if seen.now >= until:
         return ""
-    failed = past.unanswered.get(target.job.id, 0)
+    failed = past.failed_moves.get(target.job.id, 0)
     moves = f" and {formats.counted(failed, 'failed move')}" if failed else ""
     return f"not before {formats.moment(until)} (guards.min_between_moves_s{moves})"
 
@@ -64,7 +64,7 @@ def _settles_at(job: Job, past: ControllerHistory) -> float:
 
 
 def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
-    return config.guards.between_moves_s(past.unanswered.get(job.id, 0))
+    return config.guards.between_moves_s(past.failed_moves.get(job.id, 0))
 
 
 def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:
