@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.actuation.running import mails
+from slurm_hadar.controller.actuation.running.releases import begin_time_returned
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
@@ -152,7 +154,15 @@ def _updates(
     groups = controller.config.partitions.groups
     # Being in an opt-in partition declares a job, unless it says otherwise.
     opts_in = bool(controller.config.partitions.opt_in)
-    updates = [ordinary(job, seen.steered(job.id), now, groups, opts_in) for job in ours]
+    delay_s = controller.rules.requeue_delay_s
+    moves = {e.job: e for e in controller.store.open_entries() if e.kind == Kind.MOVE.value}
+    updates = []
+    for job in ours:
+        update = ordinary(job, seen.steered(job.id), now, groups, opts_in)
+        if job.id in moves:
+            freed = begin_time_returned(moves[job.id], job, now, delay_s)
+            update = replace(update, fields={**update.fields, **freed})
+        updates.append(update)
     return mails.without_others(controller.cluster, ours, updates, seen.steering)
 
 

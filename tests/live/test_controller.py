@@ -611,6 +611,21 @@ def test_a_requeued_job_starts_on_no_type_that_its_owner_excludes_since(site):
     assert site.where(id_) <= {"p100", "k80"} and site.job(id_).restarts == 1
 
 
+@pytest.mark.parametrize("command", [("optout",), ("retire",)])
+def test_a_job_given_back_between_its_requeue_and_its_start_waits_for_no_begin_time(site, command):
+    id_ = begun(site)
+    killed_at(site, "apply", "before")
+    site.until(lambda: site.job(id_).state is JobState.PENDING)
+    assert site.job(id_).eligible_s > time.time() + 40, "the test can fail"
+    given = time.monotonic()
+    declare(site, *command, *([id_] if command == ("optout",) else []))
+    if command == ("optout",):
+        site.controller.tick()
+    site.until(site.running(id_))
+    assert time.monotonic() - given < 40
+    assert site.job(id_).restarts == 1
+
+
 def test_a_second_tick_at_the_same_time_leaves(site):
     from slurm_hadar.controller.lock import only_one
 

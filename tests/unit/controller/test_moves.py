@@ -447,6 +447,32 @@ def test_a_moved_job_may_start_at_once_and_a_stopped_one_makes_way(context, gpus
 
 
 @pytest.mark.parametrize(
+    ("details", "shown", "sent_on"),
+    [
+        ({}, {}, [{"StartTime": "now"}]),
+        # As its owner or an admin has it: held, with a begin time, or requeued by somebody else.
+        ({}, {"held": True}, []),
+        ({}, {"eligible_s": NOW + 3600}, []),
+        ({}, {"submit_s": NOW - 40}, []),
+        ({}, {"state": JobState.RUNNING}, []),
+        # A stop: others get what it left.
+        ({"gpus": {}, "nodes": {}}, {}, []),
+    ],
+)
+def test_a_job_that_opts_out_after_our_requeue_waits_for_no_begin_time(
+    context, details, shown, sent_on
+):
+    entry = context.store.begin("1", "move", "asked", NOW - 12, {**TO_V100, **details})
+    context.store.advance(entry, "requeued", NOW - 10.5)
+    requeued = {"restarts": 1, "submit_s": NOW - 10, "eligible_s": NOW + 111}
+    off = job("1", declaration=Declaration(off=True), **{**requeued, **shown})
+    cluster = Takes()
+    advanced(replace(context, cluster=cluster, requeue_delay_s=121.0), off)
+    assert cluster.sent == sent_on
+    assert outcome(context) == "it is no longer managed"
+
+
+@pytest.mark.parametrize(
     ("ages", "before", "after", "nice"),
     [(True, 44_341, 11_008, "-33333"), (True, 900, 900, None), (False, 44_341, 11_008, None)],
 )

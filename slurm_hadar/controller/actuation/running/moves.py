@@ -25,6 +25,7 @@ from slurm_hadar.controller.actuation.move_steps import (
 )
 from slurm_hadar.controller.actuation.running import mails, move_priority
 from slurm_hadar.controller.actuation.running.releases import (
+    begin_time_returned,
     done_text,
     excluded_by_owner,
     release_of,
@@ -71,6 +72,7 @@ def advance(
     entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
     requeue: list[tuple[Entry, Job, float]] = []
     send_on: list[tuple[Entry, Job]] = []
+    freed: list[Update] = []
     said: list[str] = []
     moving = context.config.moving
     repair.keep_holds(context, jobs.values())
@@ -98,6 +100,11 @@ def advance(
                 said += _correct_plan(context, job)
             context.store.end(entry.id, decided.outcome, now)
             said.append(f"job {entry.job}: {decided.outcome}")
+            if job is not None and not job.managed:
+                fields = begin_time_returned(entry, job, now, context.requeue_delay_s)
+                freed += [Update(job.id, fields)] if fields else []
+    if freed:
+        context.cluster.apply(freed)
     requeue, dropped = _still_right(requeue, entries, now, obstacles)
     for entry, job, why in dropped:
         said += _correct_plan(context, job)

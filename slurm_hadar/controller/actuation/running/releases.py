@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from slurm_hadar.controller.actuation import owner_changes, requeued_list
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -14,8 +15,9 @@ from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS
 from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation import steering_store
+from slurm_hadar.controller.observation.returned_nodes import ended_by
 from slurm_hadar.controller.snapshot import chaining
-from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.slurm.times import at_once, begin_time, begins_as_set
@@ -104,6 +106,18 @@ def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Re
     plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
     changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
     return Release(before, ours, changes, plan)
+
+
+def begin_time_returned(entry: Entry, job: Job, now: float, delay_s: float) -> dict[str, str]:
+    """What an unmanaged job gets that its move ``entry`` has had requeued: it need not wait for the
+    begin time of that requeue. Empty where it waits for another reason. ``delay_s``: as of
+    :func:`begins_as_set`; inf while it is not known, then the begin time may be its owner's."""
+    waits = job.state in (JobState.PENDING, JobState.COMPLETING) and not job.held
+    if not (waits and ended_by(entry, job) and _may_start_at_once(entry, now)):
+        return {}
+    if job.eligible_s <= now or delay_s == inf or begins_as_set(job, now, delay_s):
+        return {}
+    return {"StartTime": at_once(job, now)}
 
 
 def _stays_so(changed: Sequence[str]) -> str:
