@@ -25,6 +25,12 @@ _AHEAD = ("reserved_for_jobs_in_higher_priority_partitions", "May_be_reserved_fo
 """How reasons end that Slurm gives where nodes are down or drained, and also where it keeps them
 for a job ahead that waits in an overlapping partition."""
 
+_OF_ONE_PARTITION = (
+    *("PartitionDown", "PartitionInactive", "ReqNodeNotAvail"),
+    "Nodes_required_for_job_are",
+)
+"""How reasons begin that Slurm gives for one partition, or its nodes, of the several in a list."""
+
 _BLOCKED = (
     *(
         "Account",
@@ -74,7 +80,26 @@ def competes_for_gpus(job: Job, seen: Observed) -> bool:
     nodes that are drained or reserved, and every reason that we have not met. ``BeginTime`` stays
     for a moment after the begin time has come.
     """
-    return job.reason.split(",")[0] in _TURN or _is_behind(job, seen)
+    return job.reason.split(",")[0] in _TURN or _is_open(job, seen)
+
+
+def _is_open(job: Job, seen: Observed) -> bool:
+    """Whether a job may start that Slurm says waits for nodes or a partition that are not there."""
+    return _is_behind(job, seen) or _is_open_elsewhere(job, seen)
+
+
+def _is_open_elsewhere(job: Job, seen: Observed) -> bool:
+    """Whether the reason is that of one partition of its list, where another has its nodes up."""
+    if not job.reason.replace(" ", "_").startswith(_OF_ONE_PARTITION) or job.required_nodes:
+        return False
+    partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
+    able = [one for one in partitions if one.up and _has_nodes(one.nodes, job, seen)]
+    return len(job.partitions) > 1 and bool(able)
+
+
+def _has_nodes(names: Iterable[str], job: Job, seen: Observed) -> bool:
+    up = sum(name in seen.nodes and seen.nodes[name].usable for name in names)
+    return up >= max(1, job.node_count)
 
 
 def _is_behind(job: Job, seen: Observed) -> bool:
@@ -133,7 +158,7 @@ def _eligible(seen: Observed, ours: Iterable[str]) -> list[Job]:
         if job.may_start_at(seen.now)
         and job.id not in skip
         # A reason that a later release made up says nothing: it may start soon.
-        and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_behind(job, seen))
+        and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_open(job, seen))
         and not job.reservation
     ]
     return sorted(waiting, key=lambda job: queue_key(job, seen))

@@ -30,6 +30,7 @@ from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import open_rates
@@ -66,6 +67,38 @@ def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_nam
     any_type = hint(job(declaration=ANY))["Partition"].split(",")
     assert any_type == ["v100", "p100"]
     assert set(hint(job(declaration=ALL))["Partition"].split(",")) == {"v100", "p100", "k80"}
+
+
+def closed(*names):
+    """The partitions of the tests, of which these start no jobs (State=INACTIVE)."""
+    return {name: Partition(name, tuple(n.name for n in nodes() if name in n.partitions),
+                            up=name not in names)
+            for name in ("gpu", "v100", "p100", "k80")}  # fmt: skip
+
+
+@pytest.mark.parametrize("inactive", [("k80",), ("p100", "k80")])
+def test_a_partition_that_starts_no_jobs_leaves_the_list(inactive):
+    """Slurm ends the jobs whose list names it when it is removed; its reason says nothing of the
+    others."""
+    waits = job(declaration=replace(ALL, partitions=("gpu",)),
+                partitions=("v100", "p100", "k80"), reason="PartitionInactive")  # fmt: skip
+    shown = replace(seen([waits]), partitions=closed(*inactive))
+    left = ",".join(name for name in waits.partitions if name not in inactive)
+    assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": left}
+
+
+def test_a_partition_that_the_site_removes_leaves_the_list_of_a_job_that_has_waited_long():
+    waits = job(
+        declaration=replace(ALL, partitions=("gpu",)),
+        partitions=("v100", "p100", "k80"),
+        reason="PartitionInactive",
+        submit_s=NOW - 900,
+        eligible_s=NOW - 900,
+    )
+    shown = replace(seen([waits]), partitions=closed("k80"), age=ENFORCED)
+    assert hinted(decide(shown, {}, SITE)) == {}
+    without = config('[partitions.groups]\ngpu = ["v100", "p100"]\n')
+    assert hinted(decide(shown, {}, without))["1"] == {"Partition": "v100,p100"}
 
 
 ENFORCED = AgePriority(weight=10_000, most_s=10_000.0, is_forgotten=True)

@@ -15,6 +15,7 @@ from slurm_hadar.controller.observation.observed import (
     sent_on_from_opt_in,
 )
 from slurm_hadar.controller.snapshot.pending_demand import (
+    competes_for_gpus,
     free_now,
     pending_demand,
     rank,
@@ -23,6 +24,7 @@ from slurm_hadar.controller.snapshot.pending_demand import (
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering, merge
 
 OPT_IN = config('[wrapper]\ndefault_types = "v100,k80"\n').model_copy(
@@ -83,6 +85,37 @@ def test_claims_are_taken_in_slurms_order():
 )
 def test_a_reason_that_is_not_known_is_taken_for_may_start_soon(reason, claims_gpus):
     assert bool(unmanaged_jobs(seen([ordinary("1", reason=reason)]), [])) is claims_gpus
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("PartitionInactive", "PartitionDown", "ReqNodeNotAvail, Reserved for maintenance"),
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher "
+        "priority partitions",
+    ],
+)
+def test_the_reason_of_one_partition_of_a_list_does_not_stand_for_the_others(reason):
+    """Slurm shows the reason of one; the job may start in the other."""
+    nodes = [node("k1", partitions=("k80",), usable=False), node("v1", partitions=("v100",))]
+
+    def competes(*names, up=True, **more):
+        there = {
+            "k80": Partition("k80", ("k1",), up=not reason.startswith("Partition")),
+            "v100": Partition("v100", ("v1",), up=up),
+        }
+        waits = ordinary("1", partitions=names, reason=reason, **more)
+        shown = replace(seen([waits], nodes), partitions=there)
+        assert bool(unmanaged_jobs(shown, [])) is competes_for_gpus(waits, shown)
+        return competes_for_gpus(waits, shown)
+
+    assert competes("v100", "k80")
+    assert not competes("k80")
+    # Slurm may mean that it keeps the nodes for a job ahead.
+    behind = reason.endswith("priority partitions")
+    assert behind or not competes("v100", "k80", up=False)
+    assert behind or not competes("v100", "k80", node_count=2)
+    assert not competes("v100", "k80", required_nodes=("k1",))
 
 
 def test_a_job_of_an_opt_in_partition_may_stand_in_those_that_we_gave_it():

@@ -46,13 +46,15 @@ _DEEP = "its list comes back when it is near the head of the queue"
 class Hint:
     """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
     ``nice`` other than its owner's, where it has another job's place in the queue; for what a
-    shorter list makes it ``wait``; and whether it was ``preempted``, and may start before the begin
-    time that Slurm gave it when it requeued it."""
+    shorter list makes it ``wait``; whether it was ``preempted``, and may start before the begin
+    time that Slurm gave it when it requeued it; and whether its list names a partition that is
+    being removed (``leaves``): Slurm ends such jobs then."""
 
     partitions: tuple[str, ...] = ()
     nice: str = ""
     wait: "Wait | None" = None
     preempted: bool = False
+    leaves: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ def hints(
         if names and left >= len(names):
             left -= len(names)
             for target in targets:
-                wanted[target.job.id] = Hint(names, nices.get(target.job.id, ""), wait)
+                nice = nices.get(target.job.id, "")
+                leaves = list_updates.names_removed(target.job, seen, config)
+                wanted[target.job.id] = Hint(names, nice, wait, leaves=leaves)
         elif preference.is_unfit:
             typed = queue_head.typed_partitions(placed.job, seen, config)
             if set(typed) != set(placed.job.partitions):
@@ -252,7 +256,8 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
         if names:
             fields.pop("Partition", None)
             same = ",".join(names) == job_updates.current(job, "Partition")
-            if not (same or list_updates.would_change_places(job, steered, seen)):
+            stays = list_updates.would_change_places(job, steered, seen) and not hint.leaves
+            if not (same or stays):
                 fields["Partition"] = ",".join(names)
         elif _is_wider(job, steered) and (
             not excluded or list_updates.would_change_places(job, steered, seen)

@@ -1,6 +1,7 @@
 """What an update of its partitions does to the place of a waiting job in Slurm's queue, beside what
 the new list does: Slurm computes its priority anew (:mod:`slurm_hadar.slurm.waiting_age`)."""
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
@@ -35,6 +36,17 @@ def counts_again(steered: Steering, seen: Observed) -> bool:
     """Whether an update makes Slurm count the age that our last one took from the job."""
     settled = seen.now - steered.time >= PASS_S
     return steered.age_lost and settled and "Partition" not in steered.foreign
+
+
+def names_removed(job: Job, seen: Observed, config: Config) -> bool:
+    """Whether the job's list names a partition in which no job starts and that is in no group of
+    the site any more, so that it is about to be removed from slurm.conf."""
+    kept = {name for names in config.partitions.groups.values() for name in names}
+    kept.update(config.partitions.groups)
+    return len(job.partitions) > 1 and any(
+        name not in kept and not (name in seen.partitions and seen.partitions[name].up)
+        for name in job.partitions
+    )
 
 
 def _waited_s(job: Job, seen: Observed) -> float:

@@ -112,6 +112,9 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
     types = job_updates.types_of(open_to_it, seen)
+    if len(types) == 1 and len(job.partitions) > 1 and types.keys() < set(job.partitions):
+        # No job starts in the others.
+        return Preference(tuple(types))
     if len(types) < 2 or want.count not in view.counts or job.id not in view.jobs.rows:
         return Preference()
     if want.whole and any(want.by_type.get(kind) != (want.count,) for kind in types.values()):
