@@ -62,8 +62,10 @@ class Sharing(LoadFileScheduling):
 
         def order(scope):
             rank = self._rank.get(scope, len(self._rank))
-            # What is handed out behind a long one waits for its end: better something short.
-            return scope.startswith(_LIVE) is unit_first, -rank if long_ahead else rank
+            live = scope.startswith(_LIVE)
+            # What is handed out behind a long one waits for its end: better something short. Of
+            # the unit tests, so that short live tests are left when the last long ones run.
+            return (live, -rank) if long_ahead else (live is unit_first, rank)
 
         self.workqueue.move_to_end(min(self.workqueue, key=order), last=False)
         super()._assign_work_unit(node)

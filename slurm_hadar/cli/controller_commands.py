@@ -25,7 +25,6 @@ from slurm_hadar.cli.common import (
     print_json,
     reader_of,
 )
-from slurm_hadar.cli.status import asked
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import DamagedStateFile
 from slurm_hadar.controller.lock import process_name, say_stopped, stop_file_exists
@@ -34,14 +33,14 @@ from slurm_hadar.controller.presentation import event_log, tick_text
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
 from slurm_hadar.controller.presentation.own_plan import OwnPlan
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.service.published import Published
-from slurm_hadar.controller.service.server import LoopbackServer, Server, UserServer
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports import formats
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a tick does without, and what takes as long to load
     from slurm_hadar.controller.metrics.export import MetricsExporter
+    from slurm_hadar.controller.service.published import Published
+    from slurm_hadar.controller.service.server import Server
 
 _LOCK_WAIT_S = 30.0
 _SHORTEST_INTERVAL_S = 1.0
@@ -230,6 +229,8 @@ def _print_plan(
 
 
 def _plan_of_own(site: Config, as_json: bool) -> None:
+    from slurm_hadar.cli.status import asked
+
     found = asked(site, "plan", OwnPlan)
     if found is None:
         raise HadarError(
@@ -266,9 +267,9 @@ class _Shown:
     """What a daemon shows of its ticks."""
 
     log: EventLog | None
-    published: Published
+    published: "Published"
     metrics: "MetricsExporter | None"
-    servers: list[Server]
+    servers: "list[Server]"
     stack: ExitStack
 
     def serve(self) -> None:
@@ -289,6 +290,9 @@ class _Shown:
 @contextmanager
 def _shown(site: Config, controller: Controller) -> Iterator[_Shown]:
     """What ticks come to, for every user and for Prometheus as far as that is possible."""
+    from slurm_hadar.controller.service.published import Published
+    from slurm_hadar.controller.service.server import LoopbackServer, UserServer
+
     published = Published(site, os.getuid(), controller.store.connection)
     metrics = _metrics(site, controller)
     servers: list[Server] = []

@@ -54,11 +54,13 @@ class _Commands(UserDict[str, Any]):
         found = super().__getitem__(name)
         if isinstance(found, str):
             part = typer.Typer(rich_markup_mode=None)
+            # What is imported stays. The collector, which would look through it again and again
+            # and even at the end, leaves it.
+            gc.disable()
             import_module(f"slurm_hadar.cli.{found}").add_to(part)
             self.update(get_group(part).commands)
-            # What is imported stays. The collector, which would look through it even at the end,
-            # leaves it.
             gc.freeze()
+            gc.enable()
         return super().__getitem__(name)
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -38,7 +38,6 @@ from slurm_hadar.controller.presentation import (
 )
 from slurm_hadar.controller.presentation.overview import Sight, Viewer
 from slurm_hadar.controller.service import client
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.reports import status as report
@@ -46,6 +45,9 @@ from slurm_hadar.reports import text
 from slurm_hadar.reports.status import STATE_FILE, Overview
 from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.slurm.commands import checked_id
+
+if TYPE_CHECKING:  # where a controller answers, nothing of it is loaded here
+    from slurm_hadar.controller.tick import Controller
 
 _SHORTEST_WATCH_S, _LONGEST_WATCH_S = 2.0, 86400.0
 _STATES = {"R": "RUNNING", "PD": "PENDING", "S": "SUSPENDED", "CG": "COMPLETING"}
@@ -168,7 +170,7 @@ def explanation(site: Config, job: str) -> Explanation:
 
 
 def answered(
-    site: Config, command: str, kind: type[_T], job: str, read: Callable[[Controller, str], _T]
+    site: Config, command: str, kind: type[_T], job: str, read: "Callable[[Controller, str], _T]"
 ) -> _T | None:
     """What the controller of this host answers of a job, and what its user reads without it; None
     for another user where none answers. Raises HadarError where it refuses."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
@@ -12,7 +13,6 @@ from slurm_hadar.controller.actuation.running.releases import begin_time_returne
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, SlurmError
@@ -24,6 +24,9 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 from slurm_hadar.slurm.times import at_once
 from slurm_hadar.slurm.updates import command_line
+
+if TYPE_CHECKING:  # hadar optout, which asks for a few of these functions, does without
+    from slurm_hadar.controller.tick import Controller
 
 _KIND = "retire"
 _MORE_LOOKS = 2
@@ -91,7 +94,7 @@ def requeue_text(
     return f"{first}: if it is ever requeued, give it its own with: {command}"
 
 
-def retire(controller: Controller, now: float, *, only_show: bool = False) -> Retired:
+def retire(controller: "Controller", now: float, *, only_show: bool = False) -> Retired:
     """Make ordinary jobs of all that are ours and have not ended, and take the heartbeat away.
     Those that were requeued a moment ago, and still leave their nodes, are among them. Users whose
     jobs exchange no places for a day may do so again.
@@ -149,7 +152,7 @@ def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[
 
 
 def _updates(
-    ours: Sequence[Job], controller: Controller, seen: Observed, now: float
+    ours: Sequence[Job], controller: "Controller", seen: Observed, now: float
 ) -> list[Update]:
     groups = controller.config.partitions.groups
     # Being in an opt-in partition declares a job, unless it says otherwise.
@@ -167,7 +170,7 @@ def _updates(
 
 
 def _made_ordinary(
-    ours: Sequence[Job], controller: Controller, seen: Observed, now: float
+    ours: Sequence[Job], controller: "Controller", seen: Observed, now: float
 ) -> dict[str, tuple[Update, SlurmError | None]]:
     """The updates with what Slurm says to them, by job; all of it stands in the journal."""
     updates = _updates(ours, controller, seen, now)

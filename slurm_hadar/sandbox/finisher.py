@@ -4,16 +4,11 @@ without having done so: a killed test, a killed demo.
 Slurm's daemons go into the background, so a signal on their parent's death would not reach them.
 """
 
-import contextlib
+# The rest is loaded once it is needed, which it hardly ever is: a sandbox's start would pay for it.
 import os
 import sys
 import time
 from pathlib import Path
-
-from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.sandbox import processes
-from slurm_hadar.sandbox.cluster import Sandbox
-from slurm_hadar.sandbox.ending import end_without_record
 
 _EVERY_S = 0.5
 _LATE_S = 2.0
@@ -28,6 +23,17 @@ def main(parent: int, record: Path, born: int) -> None:
     """
     while os.getppid() == parent:
         time.sleep(_EVERY_S)
+    _take_down(record, born)
+
+
+def _take_down(record: Path, born: int) -> None:
+    import contextlib
+
+    from slurm_hadar.domain.errors import HadarError
+    from slurm_hadar.sandbox import processes
+    from slurm_hadar.sandbox.cluster import Sandbox
+    from slurm_hadar.sandbox.ending import end_without_record
+
     for _ in range(2):
         with contextlib.suppress(HadarError, OSError):
             if not record.exists():

@@ -92,8 +92,8 @@ def _notes(body: list[ast.stmt]) -> Iterator[ast.Constant]:
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of each public docstring, and of each message: a string of several words."""
-    alone = set()
-    for node in ast.walk(tree):
+    alone, nodes = set(), list(ast.walk(tree))
+    for node in nodes:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             alone |= {id(note) for note in _notes(body)}
@@ -101,16 +101,17 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
         for note in _notes(getattr(node, "body", [])):
             yield note.lineno, str(note.value)
     parts: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts |= {id(part) for part in node.values}
             said = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
             yield node.lineno, "".join(str(part) for part in said)
-    for node in ast.walk(tree):
+    alone |= parts
+    for node in nodes:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
-            and id(node) not in alone | parts
+            and id(node) not in alone
             and " " in node.value.strip()
             and not SQL.match(node.value)
         ):

@@ -21,6 +21,7 @@ TESTS = [
     "tests/live/test_e.py::test_short",
     "tests/unit/test_a.py::test_one",
     "tests/unit/test_b.py::test_one",
+    "tests/unit/test_c.py::test_one",
 ]
 
 
@@ -54,9 +55,9 @@ def shared(monkeypatch, pytestconfig):
 
 def test_one_begins_with_unit_tests_and_the_others_with_what_takes_longest(shared):
     _, (first, second, third) = shared
-    assert first.sent == TESTS[6:]
-    # Behind a long one stands what is short, and no other long one.
-    assert second.sent == [TESTS[2], *TESTS[:2]]
+    assert first.sent == TESTS[6:8]
+    # Behind a long one stands a unit test that is short; short live tests come last.
+    assert second.sent == [TESTS[2], TESTS[8]]
     assert third.sent == TESTS[3:5]
 
 

@@ -1,6 +1,5 @@
 """Asks the controller of this host, where one serves; see :mod:`.server`."""
 
-import asyncio
 import json
 import socket
 import time
@@ -60,6 +59,8 @@ async def wait_for_text(
     """As :func:`ask_for_text`, of a short answer. Where the question names the result that is
     ``known``, the controller answers once it has another one, or after :data:`.server.HOLD_S`; an
     older controller answers at once."""
+    import asyncio  # the other questions do without, and without TLS, which comes with it
+
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)

@@ -258,12 +258,15 @@ def test_the_command_lists_policies_and_options_for_machines(offer: Offer) -> No
     assert "theirs  (theirs_package 1.2)" in text and "most = 3" in text
 
 
-def test_no_policy_is_loaded_before_it_is_asked_for() -> None:
+def test_no_policy_is_loaded_before_it_is_asked_for_nor_what_a_tick_does_without() -> None:
     code = (
         "import sys\nimport slurm_hadar.cli.hbatch\n"
         "assert not [m for m in sys.modules if m.startswith('slurm_hadar.policies')]\n"
         "import slurm_hadar.cli.main\n"
         "assert not [m for m in sys.modules if m.startswith(('slurm_hadar.controller', 'numpy'))]\n"
+        "import slurm_hadar.cli.controller_commands\n"
+        "alien = {'asyncio', 'jinja2', 'rich', 'slurm_hadar.simulator'} & set(sys.modules)\n"
+        "assert not alien, alien\n"
         "import slurm_hadar.cli.status\n"
         "ours = {f'slurm_hadar.policies.{m}' for m in ('foreign', 'hadar', 'ones', 'validity',"
         " 'queues.tiresias')}\n"

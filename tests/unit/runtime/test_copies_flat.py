@@ -1,12 +1,28 @@
 """A copy as one vector: nothing is lost, and an optimizer begins as it would."""
 
 import copy
+import sys
+from types import ModuleType
 
 import pytest
 import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime.copies_flat import Flat, weighted
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_compiler():
+    """A first optimizer imports PyTorch's compiler, two seconds of CPU time, and calls one function
+    of it: ``disable``, which leaves what is never compiled as it is."""
+    name = "torch._dynamo"
+    stub = ModuleType(name)
+    vars(stub).update(graph_break=lambda: None, disable=lambda function, *_, **__: function)
+    with pytest.MonkeyPatch.context() as patch:
+        if name not in sys.modules:
+            patch.setitem(sys.modules, name, stub)
+        yield
+
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
