@@ -86,6 +86,17 @@ def test_the_mails_of_a_move_are_off_before_the_requeue_and_kept(context):
     assert known(context).wrote == {"MailType": QUIET}
 
 
+@pytest.mark.parametrize("now_asked", [QUIET, "END"])
+def test_a_job_that_is_held_in_its_move_has_its_owners_mails_again(context, now_asked):
+    """Its next start is its owner's, or an admin's. What its owner asked for since stays."""
+    requeued(context, {HERE.raw_id: ASKED})
+    held = job("1", restarts=1, submit_s=NOW, eligible_s=NOW, held=True)
+    cluster = Cluster({held.raw_id: tuple(now_asked.split(","))})
+    advance(replace(context, cluster=cluster), {"1": held}, {}, NOW + 5)
+    assert cluster.sent == ([Update("1", {"MailType": ",".join(ASKED)})] * (now_asked == QUIET))
+    assert ("MailType" in known(context).was) == (now_asked != QUIET)
+
+
 @pytest.mark.parametrize("asked", [(), ("END", "FAIL"), ("NONE",)])
 def test_who_asked_for_no_such_mail_gets_no_update(context, asked):
     assert requeued(context, {HERE.raw_id: asked} if asked else {}) == ["requeue 1"]

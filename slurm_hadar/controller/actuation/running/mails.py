@@ -36,6 +36,29 @@ def switch_off(context: ActionContext, jobs: Sequence[Job]) -> None:
         context.cluster.apply(updates)
 
 
+def restore(context: ActionContext, jobs: Sequence[Job]) -> None:
+    """Give waiting jobs their owners' mails back whose next start is not that of the move, as
+    somebody holds them. What Slurm does not take now is restored when they run."""
+    known = {job.id: context.steering_of(job) for job in jobs}
+    ours = [job for job in jobs if FIELD in known[job.id].was]
+    try:
+        theirs = of_others(context.cluster, ours, known)
+    except SlurmError:
+        return
+    quiet = [job for job in ours if job.id not in theirs]
+    updates = []
+    for job in quiet:
+        before = known[job.id]
+        was, wrote = ({k: v for k, v in one.items() if k != FIELD}
+                      for one in (before.was, before.wrote))  # fmt: skip
+        without = replace(before, was=was, wrote=wrote)
+        updates.append(context.update(job, {FIELD: before.was[FIELD] or "NONE"}, without))
+    errors = context.cluster.apply(updates) if updates else []
+    for job, error in zip(quiet, errors, strict=True):
+        if error is not None:
+            context.keep(job, known[job.id])
+
+
 def of_others(
     cluster: Cluster, jobs: Sequence[Job], steering: Mapping[str, Steering]
 ) -> frozenset[str]:

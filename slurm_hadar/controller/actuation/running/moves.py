@@ -289,6 +289,7 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     said: list[str] = []
     waiting = [(entry, job) for entry, job in moved if not job.held]
+    mails.restore(context, [job for _, job in moved if job.held])
     for entry, job in moved:
         if job.held:
             outcome = "it was held while it moved; its owner or an admin decides"
