@@ -37,8 +37,8 @@ def switch_off(context: ActionContext, jobs: Sequence[Job]) -> None:
 
 
 def restore(context: ActionContext, jobs: Sequence[Job]) -> None:
-    """Give waiting jobs their owners' mails back whose next start is not that of the move, as
-    somebody holds them. What Slurm does not take now is restored when they run."""
+    """Give waiting jobs that somebody holds their owners' mails back: their next start is not that
+    of the move. Where Slurm refuses it, they get them back when they run."""
     known = {job.id: context.steering_of(job) for job in jobs}
     ours = [job for job in jobs if FIELD in known[job.id].was]
     try:
