@@ -37,8 +37,8 @@ def switch_off(context: ActionContext, jobs: Sequence[Job]) -> None:
 
 
 def restore(context: ActionContext, jobs: Sequence[Job]) -> None:
-    """Give waiting jobs that somebody holds their owners' mails back: their next start is not that
-    of the move. Where Slurm refuses it, they get them back when they run."""
+    """Restore the mails of jobs that are held in their move: a release, not the move, starts them.
+    Where Slurm refuses it, their mails are restored when they run."""
     known = {job.id: context.steering_of(job) for job in jobs}
     ours = [job for job in jobs if FIELD in known[job.id].was]
     try:
