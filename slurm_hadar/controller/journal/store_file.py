@@ -5,7 +5,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +115,20 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Several statements, all or none."""
+    """Several statements, all or none. Whatever fails, COMMIT too, no transaction is left open.
+
+    Not within another one. Raises sqlite3.Error.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # On a full disk SQLite has rolled back itself; the first error is the one to report.
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 def rows_of(
@@ -204,13 +210,12 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
             raise ValueError(f"schema {version} is not a valid number")
         # All of a change or nothing, whenever the machine goes down; and another program may have
         # made the change while this one waited for its turn.
-        connection.execute("BEGIN IMMEDIATE")
-        if _version(connection) == version:
-            change = _CHANGES[version] + (_NEW if version == 0 else "")
-            for statement in change.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={version + 1}")
-        connection.execute("COMMIT")
+        with transaction(connection):
+            if _version(connection) == version:
+                change = _CHANGES[version] + (_NEW if version == 0 else "")
+                for statement in change.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={version + 1}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -79,7 +79,7 @@ class Published:
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
-        # A disk that is full costs the history of this tick, and no more.
+        # On a full disk the history is in memory, and written by a later tick.
         with contextlib.suppress(sqlite3.Error):
             self._day.record(report.seen)
         self._tick = _Tick(report)
