@@ -34,7 +34,7 @@ from slurm_hadar.controller.presentation import event_log, tick_text
 from slurm_hadar.controller.presentation.log_file import EventLog, open_log
 from slurm_hadar.controller.presentation.own_plan import OwnPlan
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.service.published import Published
+from slurm_hadar.controller.service.published import Published, general_fault
 from slurm_hadar.controller.service.server import LoopbackServer, Server, UserServer
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -342,11 +342,12 @@ def _one(controller: Controller, shown: _Shown) -> bool:
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        _failed(controller, shown, str(error))
+        _failed(controller, shown, str(error), error)
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed, internal error: {error!r}", err=True)
-        _failed(controller, shown, f"internal error of slurm-hadar: {type(error).__name__}")
+        why = f"internal error of slurm-hadar: {type(error).__name__}"
+        _failed(controller, shown, why, error)
         traceback.print_exc()
     if words := controller.backoff.message():
         typer.echo(f"{_clock()} {words}")
@@ -354,9 +355,9 @@ def _one(controller: Controller, shown: _Shown) -> bool:
     return True
 
 
-def _failed(controller: Controller, shown: _Shown, why: str) -> None:
+def _failed(controller: Controller, shown: _Shown, why: str, error: Exception) -> None:
     event_log.fault(shown.log, why)
-    shown.published.fault(why)
+    shown.published.fault(why, general_fault(error))
     shown.serve()
     if shown.metrics is not None:
         _print_message(shown.metrics.failed(controller.store))

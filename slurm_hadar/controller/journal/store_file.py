@@ -79,6 +79,10 @@ _LOCKED_S = 10.0
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+class StateFileError(HadarError):
+    """The file cannot be used now, as on a full disk."""
+
+
 class DamagedStateFile(HadarError):
     """The file cannot be read. What matters is in Slurm, so it may be put aside."""
 
@@ -147,7 +151,7 @@ def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
         return DamagedStateFile(_damaged(path, str(error)))
-    return HadarError(
+    return StateFileError(
         f"the state file {path} cannot be used now ({error}): {file_cause(path, error)}. "
         "No tick runs without it"
     )
