@@ -346,11 +346,12 @@ def _one(controller: Controller, shown: _Shown) -> bool:
         return False
     except HadarError as error:
         typer.echo(f"{_clock()} nothing done: {error}", err=True)
-        _failed(controller, shown, str(error))
+        _failed(controller, shown, str(error), error)
     except Exception as error:
         # A fault of ours in one tick must not end the daemon: jobs wait for the next one.
         typer.echo(f"{_clock()} this tick failed, internal error: {error!r}", err=True)
-        _failed(controller, shown, f"internal error of slurm-hadar: {type(error).__name__}")
+        why = f"internal error of slurm-hadar: {type(error).__name__}"
+        _failed(controller, shown, why, error)
         traceback.print_exc()
     if words := controller.backoff.message():
         typer.echo(f"{_clock()} {words}")
@@ -358,9 +359,11 @@ def _one(controller: Controller, shown: _Shown) -> bool:
     return True
 
 
-def _failed(controller: Controller, shown: _Shown, why: str) -> None:
+def _failed(controller: Controller, shown: _Shown, why: str, error: Exception) -> None:
+    from slurm_hadar.controller.service.published import general_fault
+
     event_log.fault(shown.log, why)
-    shown.published.fault(why)
+    shown.published.fault(why, general_fault(error))
     shown.serve()
     if shown.metrics is not None:
         _print_message(shown.metrics.failed(controller.store))

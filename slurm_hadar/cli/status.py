@@ -316,7 +316,7 @@ def _own(site: Config) -> Overview:
         sight = Sight(
             seen,
             site,
-            overview.controller_state(beat, time.time()),
+            replace(overview.controller_state(beat, time.time()), fault=_fault(site)),
             STATE_FILE,
             controller.store.decisions.last(list(seen.jobs)),
             controller.store.moves_since(since),
@@ -324,6 +324,18 @@ def _own(site: Config) -> Overview:
             in_vain=controller.store.all_in_vain(Kind.MOVE.value),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
+
+
+def _fault(site: Config) -> str:
+    """Why the latest tick of the controller of this host did nothing; empty: it did not fail, or
+    none answers."""
+    question: dict[str, object] = {"version": 1, "command": "fault"}
+    try:
+        answer = client.ask(site.status_socket, controllers_uid(site), question)
+    except HadarError:
+        # A controller of an earlier release does not know the question.
+        return ""
+    return str(answer.get("fault", "")) if isinstance(answer, dict) else ""
 
 
 def _show(found: Overview, why: bool, again: bool = False) -> None:

@@ -63,7 +63,7 @@ class Explained(ModalScreen[None]):
     def _ask(self) -> None:
         found: RenderableType
         try:
-            found = text.explain(self._explanation(self._job))
+            found = text.explain(self._explanation(self._job), paste=False)
         except (HadarError, OSError) as error:
             found = Text(formats.plain(str(error)))
         self.app.call_from_thread(self.query_one("#explanation", Static).update, found)

@@ -1,7 +1,9 @@
 """What the controller learns from one tick to the next, and gives to the next snapshot."""
 
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED
@@ -38,7 +40,16 @@ class Learning:
 
     def learn(self, seen: Observed) -> AttainedTime:
         """Take in what the jobs report, and what ended. Returns their GPU-seconds before and
-        now."""
+        now. Raises sqlite3.Error, and has in memory what the file holds then."""
+        try:
+            return self._learn(seen)
+        except BaseException:
+            with suppress(sqlite3.Error):
+                for learner in (self.speeds, self.gpus, self.earlier_jobs):
+                    learner.read_again()
+            raise
+
+    def _learn(self, seen: Observed) -> AttainedTime:
         # One write to the disk for all jobs.
         with self._store.transaction():
             self.speeds.learn(seen)

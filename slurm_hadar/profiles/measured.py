@@ -167,9 +167,14 @@ class MeasuredStore:
     def _write(self, statement: str, values: tuple[object, ...] = ()) -> None:
         # A transaction that the caller has open is the caller's to commit.
         outside = not self._connection.in_transaction
-        self._connection.execute(statement, values)
-        if outside and self._connection.in_transaction:
-            self._connection.commit()
+        try:
+            self._connection.execute(statement, values)
+            if outside and self._connection.in_transaction:
+                self._connection.commit()
+        except BaseException:
+            if outside and self._connection.in_transaction:
+                self._connection.rollback()
+            raise
 
 
 def _can_be(found: Measurement) -> bool:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.text import bounded_text
+from slurm_hadar.reports.text import bounded_text, command_line
 
 _RUN, _WHOLE = (2, 3), (60, 60)
 """Lines of the beginning and of the end: of many minor events in a row, and of all."""
@@ -69,23 +69,23 @@ def format_report(story: JobReport, everything: bool = False) -> RenderableType:
         shown = list(story.events) if everything else _short(story.events)
         parts += [Text(""), Text("What happened", style="bold"), _events(shown)]
         if len(shown) < len(story.events):
-            parts.append(bounded_text(f"  Each of them: hadar doctor {story.id} --all"))
+            parts.append(command_line(f"  Each of them: hadar doctor {story.id} --all"))
         parts += [bounded_text(f"  {line}") for line in story.missing_history]
     for title, lines in (("Now", story.now), ("Next", story.next)):
         if lines:
             parts += [
                 Text(""),
                 Text(title, style="bold"),
-                *(bounded_text(f"  {line}") for line in lines),
+                *(command_line(f"  {line}") for line in lines),
             ]
     parts += [Text(""), Text("Problems", style="bold")]
     parts += [] if story.problems else [Text("  No problems detected.")]
     for one in story.problems:
         parts.append(Text.assemble(("  ! ", "red"), bounded_text(one.what)))
-        parts += [bounded_text(f"      {cure}") for cure in one.cures]
+        parts += [command_line(f"      {cure}") for cure in one.cures]
     if story.undo:
         parts += [Text(""), Text("Undo by hand", style="bold")]
-        parts += [bounded_text(f"  {line}") for line in story.undo]
+        parts += [command_line(f"  {line}") for line in story.undo]
     return Group(*parts)
 
 

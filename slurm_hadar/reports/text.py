@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -80,6 +80,10 @@ class Explanation:
 
 
 class _Console(Console):
+    def print(self, *objects: Any, **more: Any) -> None:
+        """As rich's, but what is longer than a line of the terminal is never cut."""
+        super().print(*objects, **{"crop": False, **more})
+
     def on_broken_pipe(self) -> None:
         """The reader needs no more, as of ``| head``: that is no failure, as rich takes it for."""
         self.quiet = True
@@ -106,8 +110,12 @@ def console(file: IO[str] | None = None, width: int | None = None) -> Console:
     )
 
 
-def explain(found: Explanation) -> RenderableType:
-    """One job: what was declared, what is known of its speed, what was decided and done."""
+def explain(found: Explanation, paste: bool = True) -> RenderableType:
+    """One job: what was declared, what is known of its speed, what was decided and done.
+
+    ``paste``: lines with commands in them stay whole; False where the screen would cut them.
+    """
+    said = command_line if paste else bounded_text
     row = found.row
     parts: list[RenderableType] = [
         Text.assemble(
@@ -128,10 +136,10 @@ def explain(found: Explanation) -> RenderableType:
     parts += _section("GPUs", _pairs(found.gpus) if found.gpus else None)
     if found.decision or found.reason:
         when = f" ({formats.moment(found.decided_s)})" if found.decided_s else ""
-        lines = [bounded_text(line) for line in (found.decision, found.reason) if line]
+        lines = [said(line) for line in (found.decision, found.reason) if line]
         parts += _section(f"Last decision{when}", Group(*lines))
     parts += _section("History", _moves(found.moves) if found.moves else None)
-    parts += _notes(found.notes)
+    parts += [Text(""), *(said(note) for note in found.notes)] if found.notes else []
     return Group(*parts)
 
 
@@ -144,16 +152,23 @@ def bounded_text(value: str, most: int = 2000) -> Text:
     return Text(line if len(line) <= most else line[: most - 1] + "…")
 
 
+def command_line(value: str) -> Text:
+    """As :func:`bounded_text`, of text with a command in it, which no line break may divide."""
+    return whole_line(bounded_text(value).plain)
+
+
+def whole_line(line: str, style: str = "") -> Text:
+    """A line that may be pasted: longer than the terminal is wide, or in a file, it stays one. Of
+    such a line, and of foreign text in it, the caller has made one line."""
+    return Text(line, style=style, no_wrap=True, overflow="ignore")
+
+
 def where(row: StatusRow) -> str:
     """The GPUs that a job has, and their nodes."""
     if not row.here:
         return formats.ABSENT
     nodes = f" ({formats.plain(row.nodes)})" if row.nodes else ""
     return formats.gpus(row.here) + nodes
-
-
-def _notes(notes: Sequence[str]) -> list[RenderableType]:
-    return [Text(""), *(bounded_text(note) for note in notes)] if notes else []
 
 
 def _section(title: str, body: RenderableType | None) -> list[RenderableType]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from slurm_hadar.reports import formats, pages
 from slurm_hadar.reports.colours import colour
+from slurm_hadar.reports.text import whole_line
 
 Result = Mapping[str, Any]
 
@@ -38,7 +39,7 @@ def text(result: Result) -> RenderableType:
     parts += [_advice(number, one) for number, one in enumerate(_once(result["advice"]), 1)]
     if len(result["slurm_conf"]) > 1:
         parts += [Text(""), Text("All lines of slurm.conf together", style="bold")]
-        parts += [Text(f"  {line}", overflow="fold") for line in _block(result)]
+        parts += [whole_line(f"  {line}") for line in _block(result)]
     for head, lines in (("Left as it is", result["fine"]), ("Notes", result["notes"])):
         if lines:
             parts += [Text(""), Text(head, style="bold")]
@@ -208,13 +209,13 @@ def _advice(number: int, one: Result) -> RenderableType:
     lines = [Text(f"{number}. {formats.plain(one['topic'])}", style="bold")]
     for line in one["slurm_conf"]:
         lines += [
-            Text(f"     {formats.plain(line['line'])}", overflow="fold"),
-            Text(f"       slurm.conf, {formats.plain(line['where'])}", style="dim"),
+            whole_line(f"     {formats.plain(line['line'])}"),
+            whole_line(f"       slurm.conf, {formats.plain(line['where'])}", "dim"),
         ]
     if one["seen"]:
         lines.append(Text(f"     the lines of {one['seen']} serve this too", style="dim"))
     if one["hadar_toml"]:
-        lines += [Text(f"     {formats.plain(line)}") for line in one["hadar_toml"]]
+        lines += [whole_line(f"     {formats.plain(line)}") for line in one["hadar_toml"]]
         lines.append(Text("       hadar.toml, then hadar check --write", style="dim"))
     lines.append(Text(f"   why:  {formats.plain(one['why'])}", overflow="fold"))
     lines.append(Text(f"   gain: {formats.plain(one['gain'])}", overflow="fold"))

@@ -73,6 +73,9 @@ def served(
     pools = [list(pool) for pool in released]
     found = Served(np.full(times.shape, inf), np.full(len(counts), inf))
     kinds = range(len(pools))
+    if not kinds:
+        # No GPU is free or will be: no job starts.
+        return found
     rows = zip(counts.tolist(), times.tolist(), choosy.tolist(), strict=True)
     for job, (count, row, by_end) in enumerate(rows):
         starts = [

@@ -5,6 +5,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_hadar.controller.journal.store_file import transaction
+
 DECLARED, ASSUMED = ("declared_work", "least_declared"), ("assumed_work", "least_assumed")
 """Names of the two tables."""
 _SCHEMA = """
@@ -85,8 +87,7 @@ class DeclaredWorkTables:
         since the epoch."""
         rows = [(job, least.samples, least.per_gpu_s, now) for job, least in known]
         # One write to the disk for all jobs.
-        self.connection.execute("SAVEPOINT least")
-        table = self._least
-        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?,?,?,?)", rows)
-        self.connection.execute(f"DELETE FROM {table} WHERE seen_s<?", (forget_s,))
-        self.connection.execute("RELEASE least")
+        with transaction(self.connection):
+            table = self._least
+            self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?,?,?,?)", rows)
+            self.connection.execute(f"DELETE FROM {table} WHERE seen_s<?", (forget_s,))

@@ -4,6 +4,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from slurm_hadar.controller.journal.store_file import transaction
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS ended_job (
     job TEXT PRIMARY KEY, uid INTEGER NOT NULL, name TEXT NOT NULL, model TEXT NOT NULL,
@@ -50,12 +52,9 @@ class EndedJobsTable:
     def change(self, added: Sequence[EndedJob], removed: Sequence[str], before_s: float) -> None:
         """Keep ``added``, drop the jobs ``removed`` and those that ended before a time."""
         # One write to the disk for all jobs.
-        self._connection.execute("SAVEPOINT ended")
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO ended_job VALUES (?,?,?,?,?,?,?)", added
-        )
-        self._connection.executemany(
-            "DELETE FROM ended_job WHERE job=?", [(id_,) for id_ in removed]
-        )
-        self._connection.execute("DELETE FROM ended_job WHERE end_s<?", (before_s,))
-        self._connection.execute("RELEASE ended")
+        with transaction(self._connection):
+            self._connection.executemany(_KEEP, added)
+            self._connection.executemany(
+                "DELETE FROM ended_job WHERE job=?", [(id_,) for id_ in removed]
+            )
+            self._connection.execute("DELETE FROM ended_job WHERE end_s<?", (before_s,))

@@ -22,6 +22,10 @@ class StoredOwners:
         self._connection.execute(_SCHEMA)
         self._noted: dict[str, tuple[int, str, float]] = {}
 
+    def write_again(self) -> None:
+        """What was noted may not be in the file: the next :meth:`note` writes all."""
+        self._noted = {}
+
     def note(self, jobs: Iterable[Job], now: float) -> None:
         """Keep the owner and the account of each; writes what is new, and each job once a day."""
         rows, here = [], {}

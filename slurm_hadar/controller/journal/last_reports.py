@@ -20,9 +20,16 @@ class LastReports:
         self._connection = connection or sqlite3.connect(":memory:", isolation_level=None)
         self._connection.execute(_SCHEMA)
         self._kind = kind
-        rows = self._connection.execute("SELECT job, time_s FROM last_report WHERE kind=?", (kind,))
+        self._times: dict[str, float] = {}
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Have what the file holds now."""
+        rows = self._connection.execute(
+            "SELECT job, time_s FROM last_report WHERE kind=?", (self._kind,)
+        )
         # SQLite keeps whatever a bad disk made of a cell.
-        self._times: dict[str, float] = {
+        self._times = {
             str(job): time_s
             for job, time_s in rows
             if isinstance(time_s, float) and math.isfinite(time_s)

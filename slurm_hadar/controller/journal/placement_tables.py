@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from slurm_hadar.controller.journal.store_file import transaction
+
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS stay (job TEXT NOT NULL, begin_s REAL NOT NULL,"
     " nodes TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL,"
@@ -58,8 +60,7 @@ class StayTable:
     ) -> None:
         """Keep stays that began or ended, and how far this watch has come; drop what ended before
         ``forget_s``."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             self._connection.executemany(
                 "INSERT OR REPLACE INTO stay VALUES (?,?,?,?,?,?,?,?)",
                 [
@@ -71,10 +72,6 @@ class StayTable:
             self._connection.execute("INSERT OR REPLACE INTO watched VALUES (?,?)", watched)
             self._connection.execute("DELETE FROM stay WHERE end_s<?", (forget_s,))
             self._connection.execute("DELETE FROM watched WHERE to_s<?", (forget_s,))
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
 
 def _stay(row: tuple[object, ...]) -> StoredStay | None:

@@ -60,6 +60,10 @@ class SampledUses:
                 "INSERT OR REPLACE INTO outside_rollout VALUES (?,?)", rows
             )
 
+    def forget_again(self) -> None:
+        """What was dropped may still be in the file: the next :meth:`forget` looks."""
+        self._forgotten = 0
+
     def forget(self, now: float) -> bool:
         """Drop what is older than 30 days; looks once a day. Whether it has looked."""
         if int(now // DAY_S) == self._forgotten:

@@ -5,7 +5,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,10 @@ _LOCKED_S = 10.0
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+class StateFileError(HadarError):
+    """The file cannot be used now, as on a full disk."""
+
+
 class DamagedStateFile(HadarError):
     """The file cannot be read. What matters is in Slurm, so it may be put aside."""
 
@@ -115,14 +119,20 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Several statements, all or none."""
+    """Several statements, all or none. Whatever fails, COMMIT too, no transaction is left open.
+
+    Not within another one. Raises sqlite3.Error.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # On a full disk SQLite has rolled back itself; the first error is the one to report.
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 def rows_of(
@@ -141,7 +151,7 @@ def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE or "no such" in str(error) or "no column" in str(error):
         return DamagedStateFile(_damaged(path, str(error)))
-    return HadarError(
+    return StateFileError(
         f"the state file {path} cannot be used now ({error}): {file_cause(path, error)}. "
         "No tick runs without it"
     )
@@ -204,13 +214,12 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
             raise ValueError(f"schema {version} is not a valid number")
         # All of a change or nothing, whenever the machine goes down; and another program may have
         # made the change while this one waited for its turn.
-        connection.execute("BEGIN IMMEDIATE")
-        if _version(connection) == version:
-            change = _CHANGES[version] + (_NEW if version == 0 else "")
-            for statement in change.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={version + 1}")
-        connection.execute("COMMIT")
+        with transaction(connection):
+            if _version(connection) == version:
+                change = _CHANGES[version] + (_NEW if version == 0 else "")
+                for statement in change.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={version + 1}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

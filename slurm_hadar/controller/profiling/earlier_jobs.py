@@ -29,10 +29,17 @@ class EarlierJobsLearner:
     def __init__(self, connection: sqlite3.Connection) -> None:
         """``connection``: of the open state file."""
         self._table = EndedJobsTable(connection)
-        self._kept = {row.job: row for row in self._table.rows(0.0)}
-        self._alike = _by_likeness(self._kept)
+        self._kept: dict[str, EndedJob] = {}
+        self._alike: dict[Likeness, EarlierJobs] = {}
         self._learned: dict[str, tuple[float, float]] = {}
         """Jobs that Slurm still shows -> end and samples, whether or not they were kept."""
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Have what the file holds now, as after a transaction that was undone."""
+        self._kept = {row.job: row for row in self._table.rows(0.0)}
+        self._alike = _by_likeness(self._kept)
+        self._learned = {}
 
     def of(self, now: float) -> Mapping[Likeness, EarlierJobs]:
         """What is known, by user, name and model. ``now``: s since the epoch."""

@@ -63,6 +63,12 @@ class GpuUseLearner:
         self.owners = StoredOwners(connection)
         self._taken = LastReports(connection, "gpus")
 
+    def read_again(self) -> None:
+        """Have what the file holds now, as after a transaction that was undone."""
+        self._taken.read_again()
+        self.owners.write_again()
+        self.sampled.forget_again()
+
     def learn(self, seen: Observed) -> None:
         """Take in the use of running jobs; into the profiles of those with samples of all their
         GPUs, of one type."""

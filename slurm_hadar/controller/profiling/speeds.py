@@ -20,6 +20,11 @@ class SpeedLearner:
         self._rates = rates
         self._learned = LastReports(connection, "speed")
 
+    def read_again(self) -> None:
+        """Have what the file holds now, as after a transaction that was undone."""
+        self._learned.read_again()
+        self._rates.read_again()
+
     def learn(self, seen: Observed) -> None:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
         self._learned.forget_others(seen.jobs)

@@ -35,6 +35,8 @@ class PlacementHistory:
         self._table = StayTable(connection)
         self._stays: dict[_Key, StoredStay] = {}
         self._watched: list[tuple[float, float]] = []
+        self._unwritten: dict[_Key, StoredStay] = {}
+        """As after a tick on a full disk."""
         self._lock = threading.Lock()
 
     def read(self, now: float) -> None:
@@ -64,10 +66,13 @@ class PlacementHistory:
                 if key not in self._stays or self._stays[key].end_s is not None
             ]
             changed = [*begun, *ended]
-            self._stays |= {_key(one): one for one in changed}
+            new = {_key(one): one for one in changed}
+            self._stays |= new
+            self._unwritten |= new
             self._forget(seen.now - DAY_S)
             watched = self._watched[-1]
-        self._table.keep(changed, watched, seen.now - DAY_S)
+        self._table.keep(self._unwritten.values(), watched, seen.now - DAY_S)
+        self._unwritten.clear()
 
     def _ended(self, seen: Observed, here: dict[_Key, Job], last_s: float) -> list[StoredStay]:
         """``last_s``: when a tick looked before this one."""
@@ -87,6 +92,8 @@ class PlacementHistory:
             del self._stays[key]
         while len(self._stays) > _MOST:
             del self._stays[next(iter(self._stays))]
+        while len(self._unwritten) > _MOST:
+            del self._unwritten[next(iter(self._unwritten))]
         self._watched = [one for one in self._watched if one[1] >= before_s]
 
     @property

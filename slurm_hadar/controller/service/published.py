@@ -19,6 +19,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.journal.store_file import StateFileError
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import account_usage, job_explanation, job_report
 from slurm_hadar.controller.presentation.account_usage import RecordedUse
@@ -37,7 +38,7 @@ from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHis
 from slurm_hadar.controller.service.rights import RightsCache
 from slurm_hadar.controller.service.server import Unchanged
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
-from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -50,12 +51,29 @@ from slurm_hadar.slurm.commands import checked_id
 _KEPT, _KEPT_BYTES = 32, 2**20
 """Answers of one tick that are kept for repeated requests, and the longest of these."""
 _NOT_YET = "the controller has not finished its first tick yet; ask again in a minute"
+_FAILED = "its latest tick failed"
+
+
+def general_fault(error: Exception) -> str:
+    """What every user may know of why a tick failed: no path, no name and no job."""
+    if isinstance(error, SlurmError):
+        return f"{_FAILED}: Slurm refused a request or did not answer"
+    if isinstance(error, StateFileError):
+        return f"{_FAILED}: its state file could not be used"
+    return _FAILED if isinstance(error, HadarError) else f"{_FAILED}: internal error"
 
 
 @dataclass(frozen=True)
 class _Tick:
     report: TickReport | None = None
     fault: str = ""
+    general: str = ""
+    """The fault without what only the operator may see."""
+
+    def fault_for(self, everything: bool) -> str:
+        """Why the latest tick did nothing; empty: it did not fail. ``everything``: as in
+        :class:`Viewer`."""
+        return self.fault if everything else self.general
 
 
 class Published:
@@ -79,15 +97,15 @@ class Published:
 
     def publish(self, report: TickReport) -> None:
         """A tick is over."""
-        # A disk that is full costs the history of this tick, and no more.
+        # On a full disk the history is in memory, and written by a later tick.
         with contextlib.suppress(sqlite3.Error):
             self._day.record(report.seen)
         self._tick = _Tick(report)
         self.on_news()
 
-    def fault(self, words: str) -> None:
-        """A tick did nothing, for this reason."""
-        self._tick = replace(self._tick, fault=words)
+    def fault(self, words: str, general: str = _FAILED) -> None:
+        """A tick did nothing, for this reason. ``general``: what every user may know of it."""
+        self._tick = replace(self._tick, fault=words, general=general)
         self.on_news()
 
     def answer(self, uid: int, line: bytes) -> bytes | Unchanged:
@@ -117,12 +135,16 @@ class Published:
             question = json.loads(line)
             if not isinstance(question, dict) or question.get("version") != 1:
                 return {"error": "a question of another release of slurm-hadar", "usage": True}
-            answer = _ANSWERS.get(str(question.get("command")))
-            if answer is None:
+            command = str(question.get("command"))
+            answer = _ANSWERS.get(command)
+            if answer is None and command != "fault":
                 return {"error": "the controller knows no such question", "usage": True}
             uid = self._asked_for(uid, question)
+            fault = now.fault_for(self._sees_everything(uid))
+            if answer is None:
+                return {"result": {"fault": fault}}
             if now.report is None:
-                return {"error": now.fault or _NOT_YET}
+                return {"error": f"no result yet: {fault}" if fault else _NOT_YET}
             viewer = self._viewer(uid, now.report)
             about = question.get("job", "") or question.get("since_s", "")
             result = answer(self, now, viewer, str(about))
@@ -147,8 +169,11 @@ class Published:
             raise UsageError("only root and the controller's user ask for other users")
         return other
 
+    def _sees_everything(self, uid: int) -> bool:
+        return uid in (0, self._uid)
+
     def _viewer(self, uid: int, report: TickReport) -> Viewer:
-        everything = uid in (0, self._uid)
+        everything = self._sees_everything(uid)
         hidden = frozenset() if everything else report.private
         return Viewer(uid, everything, "jobs" in hidden, "nodes" in hidden)
 
@@ -192,9 +217,7 @@ class Published:
         assert report is not None
         beat = read_heartbeat(self._config.site.exchange_dir, self._uid)
         state = controller_state(beat, time.time())
-        if now.fault:
-            said = now.fault if viewer.everything else "its latest tick failed"
-            state = replace(state, fault=said)
+        state = replace(state, fault=now.fault_for(viewer.everything))
         since = midnight(report.seen.now)
         reader = self._reader(report)
         entries, owned = reader.store.moves_since(since), reader.gpus.owners.jobs_of

@@ -6,6 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,12 +17,16 @@ from slurm_hadar import config
 from slurm_hadar.cli import common, status
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.main import app
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.service.published import Published
+from slurm_hadar.controller.service.server import UserServer
 from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.reports import status as report
 from slurm_hadar.reports.status import (
     CONTROLLER,
     SLURM,
+    STATE_FILE,
     ControllerState,
     GpuCounts,
     Overview,
@@ -101,6 +108,40 @@ def test_a_running_controller_is_asked_where_the_file_has_a_mistake(shown, monke
     monkeypatch.setattr(status, "reader_of", None)
     answer = status.asked(site, "explain", None)
     assert status.explanation(site, "9") is answer
+
+
+def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
+    """Its own look at Slurm and at the state file works, and the heartbeat is fresh."""
+    site = config.parse(
+        f'[site]\nstate_dir = "{tmp_path}"\nexchange_dir = "{tmp_path}"\nrights = "user"\n', "here"
+    )
+    write_heartbeat(tmp_path, "act", 10.0)
+    controller = SimpleNamespace(
+        observe=lambda: Observed(time.time(), {}, {}, {}),
+        store=SimpleNamespace(
+            decisions=SimpleNamespace(last=lambda _: {}),
+            moves_since=lambda _: [],
+            all_in_vain=lambda _: {},
+        ),
+        learning=SimpleNamespace(declared_work=SimpleNamespace(factors=lambda _: {})),
+    )
+    monkeypatch.setattr(status, "is_controllers_user", lambda _: True)
+    monkeypatch.setattr(status, "reader_of", lambda _: nullcontext(controller))
+    monkeypatch.setattr(status, "widen_own", lambda _: None)
+    running = Published(site, os.getuid())
+    running.fault("the state file cannot be used now: its disk is full", "general")
+    assert not status.overview_of(site, live=False).controller.fault
+    with UserServer(site.status_socket, running.answer, running.close):
+        found = status.overview_of(site, live=False)
+    assert found.source == STATE_FILE and found.controller.state == "acts"
+    lines = [str(line) for line in summary(found, time.time())]
+    assert "Fault       the state file cannot be used now: its disk is full" in lines
+
+    def older(*_):
+        raise UsageError("the controller knows no such question")
+
+    monkeypatch.setattr(status.client, "ask", older)
+    assert not status.overview_of(site, live=False).controller.fault
 
 
 def ids(output):

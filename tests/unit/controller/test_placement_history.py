@@ -4,6 +4,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
+import pytest
 from hand_made import NOW, job, running, seen
 
 from slurm_hadar.controller.journal.entry import Entry
@@ -96,6 +97,23 @@ def test_a_restart_keeps_the_day_and_a_longer_gap_is_named(tmp_path):
     assert history.timeline(NOW + 2 * DAY_S, (), ALL).known_s == NOW + 2 * DAY_S
     with closing(sqlite3.connect(path)) as connection:
         assert not connection.execute("SELECT * FROM stay").fetchall()
+
+
+def test_what_a_full_disk_did_not_take_is_written_by_a_later_tick(tmp_path):
+    path = tmp_path / "state.sqlite"
+    many = [running(str(n), {"v1": {"v100": 1}}, name="x" * 900, start_s=NOW) for n in range(40)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        history = PlacementHistory(connection)
+        history.record(seen([], now=NOW))
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            history.record(seen(many, now=NOW + 60))
+        connection.execute("PRAGMA max_page_count=100000")
+        history.record(seen(many, now=NOW + 120))
+    assert len(shown(restarted(path, (NOW + 180, many)), NOW + 180)) == 40
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM stay").fetchone() == (40,)
 
 
 def test_cells_that_a_bad_disk_changed_are_left_out(tmp_path):

@@ -19,10 +19,11 @@ from hand_made import CONFIG, NOW, config, dictate, job, look, ordinary, running
 from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.journal.store_file import StateFileError
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service import client, server
-from slurm_hadar.controller.service.published import Published
+from slurm_hadar.controller.service.published import Published, general_fault
 from slurm_hadar.controller.service.server import (
     MOST_PER_USER,
     Unchanged,
@@ -32,7 +33,7 @@ from slurm_hadar.controller.service.server import (
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import open_rates
@@ -407,6 +408,34 @@ def test_before_the_first_tick_and_after_a_failed_one_it_says_so(tmp_path):
     one.fault("squeue of /secret/path failed")
     assert "squeue" in said(one, 0, "status")["result"]["controller"]["fault"]
     assert said(one, 1000, "status")["result"]["controller"]["fault"] == "its latest tick failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (StateFileError("the state file /secret is full"), ": its state file could not be used"),
+        (SlurmError("squeue of /secret"), ": Slurm refused a request or did not answer"),
+        (HadarError("the heartbeat in /secret cannot be written"), ""),
+        (ValueError("/secret"), ": internal error"),
+    ],
+)
+def test_a_user_sees_why_in_general_and_the_operator_all(tmp_path, error, says):
+    site = config(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
+    one, first = published(tmp_path, site=site), Published(site, 4242)
+    for uid in (0, 1000, 4242):
+        assert said(one, uid, "fault")["result"] == {"fault": ""}
+    for controller in (one, first):
+        controller.fault(str(error), general_fault(error))
+        for uid in (0, 4242):
+            assert said(controller, uid, "fault")["result"] == {"fault": str(error)}
+        assert said(controller, 1000, "fault")["result"] == {
+            "fault": f"its latest tick failed{says}"
+        }
+    shown = said(one, 1000, "status")["result"]["controller"]["fault"]
+    assert shown == f"its latest tick failed{says}"
+    # Nor before any tick has come to an end.
+    assert "/secret" not in said(first, 1000, "status")["error"]
+    assert "/secret" in said(first, 0, "status")["error"]
 
 
 def test_the_same_question_of_one_tick_is_answered_once(tmp_path):

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import sqlite3
 import tracemalloc
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from hypothesis import strategies as st
 from missing import needs_root
 
 from slurm_hadar.controller.journal import store_file
+from slurm_hadar.controller.journal.declared_work_tables import DeclaredWorkTables, LeastDeclared
+from slurm_hadar.controller.journal.ended_jobs_table import EndedJob, EndedJobsTable
 from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Decision
+from slurm_hadar.controller.journal.placement_tables import StayTable, StoredStay
 from slurm_hadar.controller.journal.store import VERSION, DamagedStateFile, Store, make_private
+from slurm_hadar.controller.journal.store_file import transaction
 from slurm_hadar.domain.errors import HadarError
 
 PLAIN = st.recursive(
@@ -147,6 +152,123 @@ def test_all_or_nothing(store):
         store.begin("1", "move", "asked", 1.0, {})
         _ = 1 / 0
     assert store.open_entries() == []
+
+
+BIG = "x" * 3000
+ROWS = range(40)
+WRITES = {
+    "statements": lambda state, n: state.serve({f"{BIG}{i}.{n}": (1, 0.0) for i in ROWS}, 5.0),
+    "decisions": lambda state, n: state.decisions.record(
+        [Decision(f"{i}.{n}", 1.0, BIG, BIG) for i in ROWS]
+    ),
+    "declared work": lambda state, n: DeclaredWorkTables(state.connection).keep_least(
+        [(f"{BIG}{i}.{n}", LeastDeclared(1.0, 1.0)) for i in ROWS], 5.0, 0.0
+    ),
+    "ended jobs": lambda state, n: EndedJobsTable(state.connection).change(
+        [EndedJob(f"{i}.{n}", 1, BIG, BIG, 1.0, 1.0, 9.0) for i in ROWS], [], 0.0
+    ),
+    "places": lambda state, n: StayTable(state.connection).keep(
+        [StoredStay(f"{i}.{n}", 1.0, BIG, 1, BIG, "a", {"v100": 1}) for i in ROWS], (1.0, n), 0.0
+    ),
+}
+COUNTED = ("attained", "told", "decision", "least_declared", "ended_job", "stay")
+
+
+def rows_in(path):
+    with closing(sqlite3.connect(path)) as other:
+        return sum(
+            other.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in COUNTED
+        )
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_full_disk_leaves_no_transaction_open_and_nothing_half_written(tmp_path, store, what):
+    path, link = tmp_path / "state" / "hadar.sqlite", store.connection
+    for table in (DeclaredWorkTables, EndedJobsTable, StayTable):
+        table(link)
+    pages = link.execute("PRAGMA page_count").fetchone()[0]
+    link.execute(f"PRAGMA max_page_count={pages + 9}")
+    for n in (1.0, 2.0, 3.0):
+        with pytest.raises(HadarError, match="disk is full"), store.readable_errors():
+            WRITES[what](store, n)
+        assert not link.in_transaction and rows_in(path) == 0
+    link.execute("PRAGMA max_page_count=100000")
+    with store.readable_errors():
+        WRITES[what](store, 4.0)
+    assert not link.in_transaction and rows_in(path) in (len(ROWS), 2 * len(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("what", "table"),
+    [("statements", "attained"), ("decisions", "decision"), ("declared work", "least_declared"),
+     ("ended jobs", "ended_job"), ("places", "stay")],
+)  # fmt: skip
+def test_a_statement_that_fails_undoes_its_transaction(tmp_path, store, what, table):
+    link = store.connection
+    for tables in (DeclaredWorkTables, EndedJobsTable, StayTable):
+        tables(link)
+    # The last of many: those before it were carried out.
+    link.execute(
+        f"CREATE TRIGGER full AFTER INSERT ON {table} WHEN (SELECT COUNT(*) FROM {table}) = 40"
+        " BEGIN SELECT RAISE(ABORT, 'no room'); END"
+    )
+    for n in (1.0, 2.0):
+        with pytest.raises(HadarError, match="no room"), store.readable_errors():
+            WRITES[what](store, n)
+        assert not link.in_transaction
+    assert rows_in(tmp_path / "state" / "hadar.sqlite") == 0
+    link.execute("DROP TRIGGER full")
+    WRITES[what](store, 3.0)
+    with store.transaction():
+        store.begin("1", "move", "asked", 1.0, {})
+    assert rows_in(tmp_path / "state" / "hadar.sqlite") in (len(ROWS), 2 * len(ROWS))
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_of_python_undoes_a_transaction(store, error):
+    with pytest.raises(error), store.transaction():
+        store.begin("1", "move", "asked", 1.0, {})
+        raise error
+    assert not store.connection.in_transaction and store.open_entries() == []
+
+
+def test_a_commit_that_fails_undoes_its_transaction(store):
+    """SQLite itself leaves it open then, as it does where another process is in the way."""
+    link = store.connection
+    link.execute("PRAGMA foreign_keys=ON")
+    link.execute("CREATE TABLE one (id INTEGER PRIMARY KEY)")
+    link.execute("CREATE TABLE two (one INTEGER REFERENCES one DEFERRABLE INITIALLY DEFERRED)")
+    for _ in range(2):
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), store.transaction():
+            store.begin("1", "move", "asked", 1.0, {})
+            link.execute("INSERT INTO two VALUES (7)")
+        assert not link.in_transaction and store.open_entries() == []
+    with store.transaction():
+        store.begin("1", "move", "asked", 1.0, {})
+    assert len(store.open_entries()) == 1
+
+
+def test_a_transaction_that_cannot_begin_undoes_no_other(tmp_path, store):
+    link = store.connection
+    link.execute("PRAGMA busy_timeout=50")
+    with closing(sqlite3.connect(tmp_path / "state" / "hadar.sqlite", isolation_level=None)) as two:
+        with transaction(two):
+            with pytest.raises(sqlite3.OperationalError, match="locked"), store.transaction():
+                pytest.fail("it has begun")
+            assert not link.in_transaction
+        with store.transaction():
+            store.begin("1", "move", "asked", 1.0, {})
+            with pytest.raises(sqlite3.OperationalError, match="within"), store.transaction():
+                pytest.fail("it has begun")
+    assert len(store.open_entries()) == 1
+
+
+def test_a_transaction_that_sqlite_has_undone_reports_the_first_error(store):
+    """On a full disk it may undo the whole transaction, of which ROLLBACK knows nothing."""
+    with pytest.raises(sqlite3.OperationalError, match="disk is full"), store.transaction():
+        store.connection.execute("ROLLBACK")
+        raise sqlite3.OperationalError("database or disk is full")
+    assert not store.connection.in_transaction
 
 
 def damaged_page(path):

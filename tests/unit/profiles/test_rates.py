@@ -288,6 +288,24 @@ def test_measurements_outlive_the_process(
         connection.close()
 
 
+def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
+    class FullDisk(sqlite3.Connection):
+        full = False
+
+        def commit(self) -> None:
+            if self.full:
+                raise sqlite3.OperationalError("database or disk is full")
+            super().commit()
+
+    connection = sqlite3.connect(tmp_path / "hadar.sqlite", factory=FullDisk)
+    store = MeasuredStore(connection)
+    connection.full = True
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        store.record(RateSample("m", "v100", 1, 1, 1.0, 1.0))
+    assert not connection.in_transaction
+    connection.close()
+
+
 def test_a_callers_transaction_stays_the_callers(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "hadar.sqlite", isolation_level=None)
     store = MeasuredStore(connection)

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from synthetic_runs import run as synthetic_run
 
 from slurm_hadar.reports import compare, formats, status, text
+from slurm_hadar.reports.job_report import JobReport, Problem, format_report
 from slurm_hadar.reports.status import ControllerState, GpuCounts, MovesToday, Overview
 from slurm_hadar.reports.text import Explanation, MoveRow, RateRow, StatusRow
 
@@ -250,3 +251,19 @@ def test_nothing_is_said_of_a_controller_that_acts_and_does_not_answer_at_once()
     said = "\n".join(line.plain for line in status.summary(acts, 1000.0))
     assert "acts on vm" in said and "no controller" not in said
     assert "no hadar run answered at its socket (status.socket), which is on vm" in said
+
+
+def test_commands_to_paste_do_not_wrap():
+    command = "run: hadar set 84_2 " + " ".join(f"option{n}=value" for n in range(40))
+    row = StatusRow("1", "u", "n", "PENDING")
+    found = shown(text.explain(Explanation(row, reason=command, notes=[command])), width=80)
+    assert found.splitlines().count(command) == 2
+    # A screen that cannot show more than its width wraps it.
+    found = shown(text.explain(Explanation(row, notes=[command]), paste=False), width=80)
+    assert "option39" in found and max(map(len, found.splitlines())) <= 80
+    report = JobReport(
+        "1", "PENDING", 0.0, now=[command], next=[command], problems=[Problem("bad", [command])],
+        undo=[command],
+    )  # fmt: skip
+    found = shown(format_report(report), width=80)
+    assert [line.strip() for line in found.splitlines()].count(command) == 4

@@ -19,6 +19,13 @@ def test_a_job_that_fits_nowhere_never_ends():
     assert ends([[0.0]], np.array([1]), np.array([[inf]])).tolist() == [inf]
 
 
+def test_without_any_gpu_no_job_ever_starts():
+    found = served([], np.array([1, 2]), np.zeros((2, 0)), np.array([True, False]))
+    assert found.starts.shape == (2, 0) and found.ends.tolist() == [inf, inf]
+    assert ends([], np.array([1]), np.zeros((1, 0))).tolist() == [inf]
+    assert ends([[]], np.array([1]), np.array([[5.0]])).tolist() == [inf]
+
+
 def test_what_was_promised_first_holds_and_planned_jobs_go_first():
     promises = ExpectedEnds()
     promises.add(["a", "b"], [5.0, 7.0])

@@ -271,3 +271,32 @@ def test_hostile_cells_end_in_text_and_page(place: Path, cells: list[str], kept:
     json.dumps(result)
     assert "Advice for" in shown.page(result)
     console(StringIO()).print(shown.text(result))
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [StringIO, Terminal])
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_lines_to_paste_do_not_wrap(kind, width, monkeypatch):
+    """A comment that wrapped left the path of slurm.conf on a line of its own, which Slurm takes
+    for a setting."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    old = "PartitionName=gpu Nodes=" + ",".join(f"node{n}" for n in range(40)) + " State=UP"
+    where = "in place of line 56 of /" + "/".join(["a-long-folder"] * 12) + "/slurm.conf"
+    lines = [{"line": old, "where": where}, {"line": "SchedulerParameters=x", "where": where}]
+    toml = 'groups.gpu = "' + "v100," * 60 + '"'
+    result = {
+        "site": {"gpus": {}, "nodes": 0}, "history": None, "gpu_types": [], "waits": [],
+        "policies": [], "slurm_conf": lines, "fine": [], "notes": [],
+        "advice": [{"topic": "a", "why": "b", "gain": "c", "slurm_conf": lines,
+                    "hadar_toml": [toml]}],
+    }  # fmt: skip
+    file = kind()
+    console(file, width=width).print(shown.text(result))
+    printed = file.getvalue().splitlines()
+    for one in (f"     {old}", f"       slurm.conf, {where}", f"     {toml}",
+                *(f"  {line['line']}   # {where}" for line in lines)):  # fmt: skip
+        assert one in printed
