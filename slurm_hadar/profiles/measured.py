@@ -34,7 +34,8 @@ _KINDS = (int, str, str, int, int, float, float, float, int, str)
 @dataclass(frozen=True, slots=True)
 class RateSample:
     """One window of a training: ``samples_per_s`` of the whole job over ``seconds``. ``batch`` is
-    global, None: unknown; ``run`` names the attempt, so that its windows count as one run."""
+    global, None: unknown; ``run`` names the attempt, so that its windows count as one run, as do
+    those of one that ``is_known`` from earlier windows although others came between."""
 
     model: str
     gpu_type: str
@@ -44,6 +45,7 @@ class RateSample:
     seconds: float
     uid: int = 0
     run: str = ""
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class MeasuredStore:
             if self._rows.get(uid, 0) >= MOST_ROWS_PER_USER:
                 self._drop_oldest(uid)
             old = Measurement(*key, samples_per_s, 0.0, 0.0, 0)
+        is_new = not sample.is_known and (not run or run != old.last_run)
         faded = old.weight_s * math.exp2(-seconds / HALF_LIFE_S)
         weight = faded + seconds
         mean = (old.samples_per_s * faded + samples_per_s * seconds) / weight
@@ -125,7 +128,7 @@ class MeasuredStore:
             min(max(mean, SLOWEST), FASTEST),
             weight,
             old.seconds + seconds,
-            old.runs + (old.runs == 0 or not run or run != old.last_run),
+            old.runs + (old.runs == 0 or is_new),
             run,
         )
         self._keep(new)

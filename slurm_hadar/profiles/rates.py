@@ -135,6 +135,16 @@ class Rates:
                  for uid, model, _ in jobs]  # fmt: skip
         return rate, known, np.array(timed, dtype=bool)
 
+    def table_rates_for(
+        self,
+        jobs: Sequence[tuple[str, int | None]],
+        types: Sequence[str],
+        counts: Sequence[int],
+    ) -> tuple[FloatArray, BoolArray]:
+        """:meth:`rates_for` of many (model, batch) as if nothing had been measured."""
+        asked = _Asked(tuple(types), tuple(counts), alone=True)
+        return self._of_all([(_OTHERS, model, batch) for model, batch in jobs], asked)
+
     def _of_all(
         self, jobs: Sequence[tuple[int | None, str, int | None]], asked: _Asked
     ) -> tuple[FloatArray, BoolArray]:

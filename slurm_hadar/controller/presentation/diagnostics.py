@@ -27,6 +27,9 @@ from slurm_hadar.reports.job_report import Problem
 _SILENT_S = 300.0
 """A training that reports tells of itself every few seconds."""
 _LONG_WITHOUT_SAVING_S = 3600.0
+_NOISE = 0.05
+"""Part by which a speed may fall in a move without being called slower: that of one training varies
+as much from window to window."""
 _OPT_IN = (
     "in the script, after the #SBATCH lines: #HADAR types=any   "
     "(checkpoint=yes too where the training saves and resumes)",
@@ -280,7 +283,9 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
     before, after = number(effect, "rate_before"), number(effect, "rate_after")
     moved = bool(last.details.get("gpus"))
     moved &= reconciliation.outcome_text(last) != NOT_CARRIED_OUT
-    if moved and before is not None and after is not None and after < before:
+    if not moved or before is None or after is None:
+        return
+    if after < before * (1.0 - _NOISE):
         yield Problem(
             f"its last move made it slower: {formats.rate(before)} -> {formats.rate(after)} "
             "samples/s",

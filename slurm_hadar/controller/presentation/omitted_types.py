@@ -8,6 +8,11 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import times_slower
 
+_RETURNED = (
+    "its list of partitions omits it, as by a table it is far slower there; by measured speeds it "
+    "is not, so an active controller adds it"
+)
+
 
 def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> Mapping[str, str]:
     """GPU type -> why the job may not have it, and how its owner accepts it."""
@@ -20,7 +25,8 @@ def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> 
         return {}
     mine, others = _types(listed, seen), _types(members - listed, seen)
     every = ",".join(sorted(mine | others))
-    return {
+    back = dict.fromkeys(shown.returned.get(id_, ()), _RETURNED)
+    return back | {
         kind: f"its list of partitions omits it, as it is {times:.0f} times slower there; "
         f"a submit with types={every} accepts it"
         for kind, times in times_slower(target, shown, mine).items()

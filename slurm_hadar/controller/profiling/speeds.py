@@ -19,6 +19,8 @@ class SpeedLearner:
         """``connection``: of the file that outlives the process; None: nothing does."""
         self._rates = rates
         self._learned = LastReports(connection, "speed")
+        # Job -> start of the attempt that was counted: reports of others of its kind come between.
+        self._counted = LastReports(connection, "run")
 
     def read_again(self) -> None:
         """Have what the file holds now, as after a transaction that was undone."""
@@ -28,8 +30,9 @@ class SpeedLearner:
     def learn(self, seen: Observed) -> None:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
         self._learned.forget_others(seen.jobs)
+        self._counted.forget_others(seen.jobs)
         self._rates.forget_unused()
-        learned = {}
+        learned, counted = {}, {}
         for id_, progress in seen.progress.items():
             job = seen.jobs[id_]
             kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
@@ -50,7 +53,9 @@ class SpeedLearner:
                 window_s,
                 uid=job.uid,
                 run=f"{job.id}.{job.restarts}",
+                is_known=self._counted.of(id_) == job.start_s,
             )
-            if distance.learn(seen, self._rates, job, sample):
-                self._rates.record(sample)
+            if distance.learn(seen, self._rates, job, sample) and self._rates.record(sample):
+                counted[id_] = job.start_s
         self._learned.keep(learned)
+        self._counted.keep(counted)

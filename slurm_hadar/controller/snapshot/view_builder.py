@@ -14,6 +14,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     schedulable_jobs,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.returned_types import returned_types
 from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
 from slurm_hadar.controller.snapshot.sources import Sources, job_rates
 from slurm_hadar.controller.snapshot.whole_nodes import gpus_of
@@ -48,6 +49,9 @@ class Snapshot:
     """Why each running job may not be moved now, of those that may not."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
+    returned: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Waiting job -> GPU types that its list omits by a table and that it is to have by what was
+    measured, see :mod:`slurm_hadar.controller.snapshot.returned_types`."""
     node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
 
@@ -156,5 +160,6 @@ def snapshot_of(
             for target, movable in zip(jobs, arrays.movable, strict=True)
             if not movable
         },
+        returned=returned_types(sources, targets, speeds),
         node_gpus=np.array([gpus_of(seen.nodes[name]) for name in nodes.names], dtype=np.int64),
     )

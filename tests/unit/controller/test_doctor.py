@@ -296,6 +296,11 @@ def test_a_move_that_failed_or_did_not_pay_is_reported(site, store):
     slow = replace(slow, effect={"rate_before": 50.0, "rate_after": 20.0})
     (found,) = wrong(site, here, progress=report(), entries=(slow,))
     assert "made it slower: 50 -> 20 samples/s" in found.what
+    for after in (49.9, 47.6):
+        noise = replace(slow, effect={"rate_before": 50.0, "rate_after": after})
+        assert wrong(site, here, progress=report(), entries=(noise,)) == []
+    slower = replace(slow, effect={"rate_before": 50.0, "rate_after": 47.4})
+    assert len(wrong(site, here, progress=report(), entries=(slower,))) == 1
     elsewhere = replace(slow, shown="runs on 1 x k80 on k1, which was not meant")
     assert wrong(site, here, progress=report(), entries=(elsewhere,)) == []
     # Where it runs after a stop is no move of ours.

@@ -198,6 +198,75 @@ def test_no_type_is_taken_out_of_the_list_that_the_job_was_submitted_with():
     assert hint(without)["Partition"].split(",") == ["v100", "p100"]
 
 
+LISTED = replace(ANY, batch=(64, 64), partitions=("gpu",))
+"""Of hbatch, which left k80 out by its table."""
+
+
+def measured(monkeypatch, *rates, uid=1000):
+    """Its owner, or another user, ran the model at these speeds, type -> samples/s."""
+    known = open_rates(CONFIG)
+    monkeypatch.setattr(hand_made, "RATES", known)
+    for kind, rate in rates:
+        assert known.record(RateSample("resnet50", kind, 1, 64, rate, 600.0, uid=uid))
+
+
+def test_a_type_that_a_table_left_out_comes_back_by_measured_speeds(monkeypatch):
+    waits = job(declaration=LISTED, partitions=("v100", "p100"))
+    assert hint(waits) == {}
+    measured(monkeypatch, ("v100", 635.0), ("k80", 637.0))
+    shown = seen([waits])
+    sent = decide(shown, {}, SITE)
+    (action,) = sent.of(Kind.HINT)
+    assert set(action.fields["Partition"].split(",")) == {"v100", "p100", "k80"}
+    assert "measured speeds" in action.reason
+    # It is as if it had been submitted so: what is measured later takes no type out again.
+    measured(monkeypatch, ("v100", 635.0), ("k80", 6.0))
+    later = after(shown, sent)
+    names = hinted(decide(later, {}, SITE)).get("1", action.fields)["Partition"]
+    assert set(names.split(",")) == {"v100", "p100", "k80"}
+    assert set(look(later, SITE).schedulable["1"].request.partitions) == {"v100", "p100", "k80"}
+
+
+def test_a_type_that_others_measured_or_that_is_slow_stays_out(monkeypatch):
+    waits = job(declaration=LISTED, partitions=("v100", "p100"))
+    measured(monkeypatch, ("v100", 635.0), ("k80", 637.0), uid=2001)
+    assert hint(waits) == {}
+    measured(monkeypatch, ("v100", 635.0), ("k80", 635.0 / 4.1))
+    assert "k80" not in hint(waits).get("Partition", "")
+    measured(monkeypatch, ("v100", 635.0), ("k80", 635.0 / 3.9))
+    assert "k80" in hint(waits)["Partition"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"partitions": ("v100",)},
+        {"declaration": replace(LISTED, types=("v100", "p100"))},
+        {"declaration": replace(LISTED, partitions=("v100", "p100"))},
+        {"declaration": replace(LISTED, gpu_mem=16 * 1024)},
+        {"features": "v100|p100", "declaration": replace(LISTED, constraint="v100|p100")},
+        {"admin_comment": record({}, foreign=("Partition",))},
+    ],
+)
+def test_no_type_comes_back_that_its_owner_left_out(monkeypatch, more):
+    """A list of v100 alone is none of hbatch's: by the table p100 is not far slower."""
+    measured(monkeypatch, ("v100", 635.0), ("p100", 635.0), ("k80", 637.0))
+    waits = job(**{"declaration": LISTED, "partitions": ("v100", "p100"), **more})
+    assert set(hint(waits).get("Partition", "v100").split(",")) <= {*waits.partitions}
+
+
+def test_a_type_comes_back_where_an_update_costs_places_only_while_it_is_free(monkeypatch):
+    measured(monkeypatch, ("v100", 635.0), ("k80", 637.0))
+    times = {"submit_s": NOW - 600, "eligible_s": NOW - 600}
+    waits = job(declaration=LISTED, partitions=("v100", "p100"), **times)
+
+    def sent(found):
+        return hinted(decide(replace(seen([waits], found), age=ENFORCED), {}, SITE))
+
+    assert "k80" in sent(nodes())["1"]["Partition"]
+    assert sent(nodes(k1=2, k2=2)) == {}
+
+
 @pytest.mark.parametrize("model", ["resnet50", "of-my-own"])
 def test_what_strangers_report_keeps_no_type_out_of_the_list(monkeypatch, model):
     rates = open_rates(CONFIG)

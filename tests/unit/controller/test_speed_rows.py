@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import hand_made
 import pytest
 from hand_made import RATES, config, job, look, running, seen
 
@@ -10,6 +11,8 @@ from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.rates import open_rates
 
 SITE = config('[partitions]\nchain = ["gpu"]\n')
 KNOWN = Declaration(
@@ -83,6 +86,20 @@ def test_a_type_that_its_list_of_partitions_omits_for_its_speed():
     mine = replace(listed, partitions=("v100", "p100"))
     one = job(declaration=mine, time_limit_s=1e9, partitions=("v100", "p100"))
     assert unused(one, site=site) == {"k80": closed}
+
+
+def test_a_type_that_a_table_left_out_and_that_measured_speeds_give_back(monkeypatch):
+    rates = open_rates(SITE)
+    monkeypatch.setattr(hand_made, "RATES", rates)
+    for kind in ("v100", "k80"):
+        assert rates.record(RateSample("ResNet-50", kind, 1, 64, 635.0, 600.0, uid=1000))
+    site = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
+    listed = replace(KNOWN, partitions=("gpu",))
+    one = job(declaration=listed, time_limit_s=1e9, partitions=("v100", "p100"))
+    assert unused(one, site=site) == {
+        "k80": "its list of partitions omits it, as by a table it is far slower there; by measured "
+        "speeds it is not, so an active controller adds it"
+    }
 
 
 def test_a_number_of_gpus_that_no_node_has():

@@ -44,6 +44,26 @@ def test_a_report_counts_once_and_a_later_one_for_the_time_since():
     assert row.seconds == 65.0
 
 
+@pytest.mark.parametrize("each_tick_anew", [False, True])
+def test_jobs_of_one_model_beside_each_other_count_as_one_run_each(each_tick_anew):
+    rates, state = Rates(), sqlite3.connect(":memory:", isolation_level=None)
+    speeds = SpeedLearner(rates, state)
+    for tick in range(10):
+        if each_tick_anew:
+            speeds = SpeedLearner(rates, state)
+        when = NOW + 5 * tick
+        speeds.learn(look(*(reporting_job(id_, when, 5.0) for id_ in ("1", "2", "3"))))
+    (row,) = rates.store.of("m")
+    assert (row.runs, row.seconds) == (3, 150.0)
+    # Its next attempt is another run.
+    again = replace(reporting_job("2", NOW + 60), restarts=1)
+    shown = look(again)
+    mine = replace(shown.jobs["2"], restarts=1, start_s=NOW + 30)
+    speeds.learn(replace(shown, jobs={"2": mine}))
+    (row,) = rates.store.of("m")
+    assert row.runs == 4
+
+
 def test_a_report_that_cannot_be_read_for_once_is_still_known():
     rates = Rates()
     speeds = SpeedLearner(rates)
@@ -83,7 +103,7 @@ def test_jobs_that_slurm_shows_no_more_are_forgotten():
     speeds = SpeedLearner(Rates(), state)
     for number in range(100):
         speeds.learn(look(reporting_job(str(number))))
-    assert state.execute("SELECT COUNT(*) FROM last_report").fetchall() == [(1,)]
+    assert state.execute("SELECT DISTINCT job FROM last_report").fetchall() == [("99",)]
 
 
 def test_a_report_of_an_undeclared_batch_promises_nothing_of_other_types():

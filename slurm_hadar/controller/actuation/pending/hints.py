@@ -23,6 +23,7 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     expected_end,
     longest_wait,
     preferred,
+    with_returned,
     worth_waiting,
 )
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
@@ -55,6 +56,8 @@ class Hint:
     wait: "Wait | None" = None
     preempted: bool = False
     leaves: bool = False
+    opened: tuple[str, ...] = ()
+    """The list that it is to have as if it had been submitted with it; empty: as it was."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def hints(
     known = PreferenceInput(snapshot, plan, seen, config, empty, waits)
     for targets in _records(waiting):
         placed = next((one for one in targets if one.job.id in plan.placements), targets[0])
+        placed, opened = with_returned(placed, known)
         preference = preferred(placed, known)
         # Behind the head of the queue no job gets a list.
         names = worth_waiting(placed, preference, known) if left > 0 else preference.names
@@ -100,7 +104,7 @@ def hints(
             for target in targets:
                 nice = nices.get(target.job.id, "")
                 leaves = list_updates.names_removed(target.job, seen, config)
-                wanted[target.job.id] = Hint(names, nice, wait, leaves=leaves)
+                wanted[target.job.id] = Hint(names, nice, wait, leaves=leaves, opened=opened)
         elif preference.is_unfit:
             typed = queue_head.typed_partitions(placed.job, seen, config)
             if set(typed) != set(placed.job.partitions):
@@ -257,8 +261,13 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
             fields.pop("Partition", None)
             same = ",".join(names) == job_updates.current(job, "Partition")
             stays = list_updates.would_change_places(job, steered, seen) and not hint.leaves
+            if hint.opened and list_updates.opens_a_free_gpu(job, names, seen):
+                stays = False
             if not (same or stays):
                 fields["Partition"] = ",".join(names)
+                if hint.opened:
+                    was = {**steered.was, "Partition": ",".join(hint.opened)}
+                    steered = replace(steered, was=was)
         elif _is_wider(job, steered) and (
             not excluded or list_updates.would_change_places(job, steered, seen)
         ):
@@ -285,6 +294,8 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
         why = "it was preempted, and may start again"
     elif "Partition" in fields and hint.wait is not None:
         why = f"{waits_for(ours)}: it ends sooner so than where it could begin before"
+    elif "Partition" in fields and hint.opened:
+        why = "by measured speeds it is not far slower on a type that a table left out"
     elif "Partition" in fields and names:
         why = "its order of preference"
     elif hint.nice and "Nice" in fields:

@@ -1,6 +1,8 @@
 """What an update of its partitions does to the place of a waiting job in Slurm's queue, beside what
 the new list does: Slurm computes its priority anew (:mod:`slurm_hadar.slurm.waiting_age`)."""
 
+from collections.abc import Collection
+
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain.job import Job
@@ -24,6 +26,17 @@ def would_change_places(job: Job, steered: Steering, seen: Observed) -> bool:
         for points in (seen.age.lost(waited_s), seen.age.gained(waited_s))
     )
     return takes_age(job, seen) or seen.others_within(job, lost, gained)
+
+
+def opens_a_free_gpu(job: Job, names: Collection[str], seen: Observed) -> bool:
+    """Whether a list of these partitions adds one with a free GPU, on which the job may start at
+    once: none behind it that could have that one has taken it."""
+    added = [seen.partitions[name] for name in names if name not in job.partitions]
+    return any(
+        sum(seen.free_gpus.get(node, {}).values()) >= sum(job.request.gpus.values())
+        for partition in added
+        for node in partition.nodes
+    )
 
 
 def takes_age(job: Job, seen: Observed) -> bool:

@@ -2,7 +2,7 @@
 one of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from slurm_hadar.config import Config
@@ -102,6 +102,28 @@ def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
 def _kinds(job: Job) -> set[str]:
     request = job.request
     return {kind for part in (request.per_node, request.per_job, request.per_task) for kind in part}
+
+
+def with_returned(
+    target: SchedulableJob, known: PreferenceInput
+) -> tuple[SchedulableJob, tuple[str, ...]]:
+    """The job as if its list had been submitted with the types that :attr:`Snapshot.returned` gives
+    back to it, where it fits on them; and that list, empty where it is none other."""
+    kinds = known.snapshot.returned.get(target.job.id, frozenset())
+    if not kinds:
+        return target, ()
+    members = allowed_partitions(
+        target.job,
+        target.job.declaration.partitions if target.job.declaration is not None else (),
+        known.seen.partitions,
+        known.config.partitions.groups,
+    )
+    types = job_updates.types_of(members, known.seen)
+    fit = known.empty.fits(target, [name for name, kind in types.items() if kind in kinds])
+    names = tuple(name for name in types if name in fit or name in target.request.partitions)
+    if not fit:
+        return target, ()
+    return replace(target, request=replace(target.request, partitions=names)), names
 
 
 def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
