@@ -28,6 +28,11 @@ _TRAPPED = rb"""\btrap[ \t]+(?:--[ \t]+)?('[^']*'|"[^"]*"|\w+)[ \t]+"""
 _BODY = rb"(?ms)^\s*(?:function\s+)?%s\s*(?:\(\s*\))?\s*\{(.*?)^\s*\}"
 _EXIT, _MAY_NOT = rb"(?:^|[;\n])\s*exit\b", rb"\b(?:if|case|for|while|until)\b"
 """An exit behind no condition on its line, and what may be a condition around it."""
+_WORD = rb"""(?:"[^"]*"|'[^']*'|\$\([^()\n]*\)|\\.|[^\s"'\\;&|()<>])*"""
+"""What a shell takes for one word, also none: in quotes, or with a command's output."""
+_FIRST = rb"(?m)(?:^|[;{]|&&|\|\||\b(?:then|else|do)\b)\s*"
+_EXEC = re.compile(_FIRST + rb"(?:\w+=" + _WORD + rb"[ \t]+)*exec\s")
+"""An exec that begins a command, but for what it sets in the environment."""
 _TRAP = re.compile(rb"(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*trap\s(.*)", re.DOTALL)
 
 
@@ -73,7 +78,7 @@ def _of_shell(asked: str, asks: SaveSignal, code: bytes) -> Iterator[str]:
     """Of a signal that reaches the batch shell."""
     if asks.target == "steps":
         return
-    runs = re.search(rb"(?m)^\s*exec\s", code)
+    runs = _EXEC.search(code)
     found = _traps(asks.name, code)
     if found == "none":
         if not runs and asks.name in _ENDS:

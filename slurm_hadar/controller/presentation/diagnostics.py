@@ -63,8 +63,9 @@ def _not_ours(job: Job) -> Iterator[Problem]:
     elif job.declaration is None:
         one = f"or for this one, while it waits: hadar set {job.id} types=any"
         yield Problem("it did not opt in, so it is never changed", (*_OPT_IN, one))
-    elif job.declaration.off:
-        yield Problem("its owner opted it out", (f"hadar set {job.id} off=no",))
+    elif job.opted_out:
+        # Its owner's wish is no problem.
+        return
     elif job.outside:
         yield Problem(f"the site leaves it to Slurm: {job.outside}")
     elif job.het:

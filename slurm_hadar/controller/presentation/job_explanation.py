@@ -83,6 +83,8 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     if job is None:
         no_array(seen, id_)
         ended = "; it has ended" if history else ""
+        if history or controller.store.decisions.of(id_):
+            ended += f". hadar doctor {id_} shows what is kept of it"
         raise UnknownJobError(f"Slurm shows no job {id_}{ended}")
     ensure_managed(job)
     # Of one that is left alone by now, the last decision holds no more.

@@ -164,6 +164,8 @@ def _now(known: JobContext) -> Iterator[str]:
         return
     if known.under_way is not None:
         yield move_text.under_way(known.under_way, known.seen.now, known.config)
+    elif job.opted_out:
+        yield f"its owner opted it out, so it is not changed; to opt in: hadar set {job.id} off=no"
     elif not job.managed:
         return
     elif last is not None:

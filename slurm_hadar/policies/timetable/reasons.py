@@ -168,7 +168,7 @@ class _Words:
         prospects = self.view.jobs.prospects
         number = int(prospects.restarts[job]) if prospects is not None else 0
         if number == 0:
-            return "so soon after its submission"
+            return "while its submission is recent"
         return f"after {number} restart{'s' if number > 1 else ''} so far"
 
     def _best_other(self, job: int, at: int, among: BoolArray) -> int | None:

@@ -110,7 +110,6 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
     [
         (job("1", declaration=None), "did not opt in", "#HADAR types=any"),
         (job("1", declaration=None, declaration_error="odd"), "cannot be read: odd", "Comment="),
-        (job("1", declaration=Declaration(off=True)), "opted it out", "hadar set 1 off=no"),
         (job("1", het=True), "heterogeneous", ""),
         (job("1", held=True, reason="JobHeldUser"), "held (JobHeldUser)", "scontrol release 1"),
         (job("1", dependency="afterok:7"), "waits for another job", "JobId=1 Dependency="),
@@ -695,3 +694,13 @@ def test_a_signal_that_ended_a_job_that_slurm_forgot_is_reported(site, store):
     assert "may have ended it" in found.what and "70 s after its signal" in found.what
     ended = replace(entries_of(store)[0], outcome="the job has ended (CANCELLED)")
     assert list(problems(known(site, entries=(ended,)))) == []
+
+
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
+def test_a_job_that_its_owner_opted_out_has_no_problem(site, store, state):
+    one = job("1", declaration=Declaration(off=True), held=state is JobState.PENDING)
+    if state is JobState.RUNNING:
+        one = running("1", HERE, declaration=Declaration(off=True))
+    tale = job_report.of_controller(Reader(site, store, one), "1")
+    assert tale.problems == () and tale.next == ()
+    assert tale.now[1].startswith("its owner opted it out") and "off=no" in tale.now[1]

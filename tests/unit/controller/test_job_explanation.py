@@ -10,6 +10,7 @@ from hand_made import NOW, RATES, config, job, running, seen
 
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.controller.presentation.job_explanation import (
     changed,
     explanation_of,
@@ -231,8 +232,13 @@ def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
     with closing(Store.open(tmp_path / "state")) as store:
         controller = Controller(SITE, SimpleNamespace(traffic=Traffic()), store, RATES, 0)
         controller.observe = lambda: seen([])
-        with pytest.raises(UnknownJobError, match="Slurm shows no job 7"):
+        with pytest.raises(UnknownJobError, match=r"Slurm shows no job 7$"):
             explanation_of(controller, "7")
+        store.end(store.begin("7", "hint", "sent", NOW, {}), "done", NOW)
+        report = r"Slurm shows no job 7; it has ended. hadar doctor 7 shows what is kept of it$"
+        with pytest.raises(UnknownJobError, match=report):
+            explanation_of(controller, "7")
+        assert job_report.of_controller(controller, "7").events
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_without_a_restart_so_far_no_reason_speaks_of_one() -> None:
     jobs = jobs_of([[[1.0], [1.05]]], held=[(0, 0, 0, 1)], restart_s=500.0)
     jobs = _with(jobs, restarts=0, work_unknown=True)
     reason = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0].placements["j0"].reason
-    assert "so soon after its submission another placement needs" in reason
+    assert "so while its submission is recent another placement needs" in reason
     assert "restarts so far" not in reason
 
 
