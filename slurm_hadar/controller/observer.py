@@ -1,13 +1,12 @@
 """What a tick knows before it decides: Slurm's answers, the jobs' own files, what we did before."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.pending import counted_ages, lent_places
+from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
@@ -18,10 +17,8 @@ from slurm_hadar.controller.observation.racks import Topology
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
 from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering, decode
-from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.slurm.cluster import Cluster
 
 
@@ -56,10 +53,9 @@ class Observer:
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self._config)}
         jobs = self.returned.later(seen.jobs, seen.now, trainers)
         limited = self.rules.applied(jobs, seen.partitions, ours)
-        shown, ages = self._with_ages(limited, bool(lent.ours))
         return Observed(
             now=seen.now,
-            jobs=bills.as_billed(shown, seen.partitions, ours),
+            jobs=bills.as_billed(limited, seen.partitions, ours),
             nodes=nodes,
             partitions=seen.partitions,
             reservations=seen.reservations,
@@ -73,26 +69,8 @@ class Observer:
             slurm_version=seen.slurm_version,
             priority_returns=self.rules.ages,
             age=self.rules.age,
-            counted_ages=ages,
             in_order=self.rules.in_order,
         )
-
-    def _with_ages(
-        self, jobs: Mapping[str, Job], exchanged: bool
-    ) -> tuple[Mapping[str, Job], Mapping[int, float] | None]:
-        """The jobs, and the age in each priority; one query where places are ``exchanged`` or may
-        be. See :attr:`Observed.counted_ages`."""
-        level, rules = ExchangeLevel(self._config.queue.exchange), self.rules
-        if level is ExchangeLevel.NONE or not (rules.ages and rules.age.weight):
-            return jobs, {}
-        waiting = [one for one in jobs.values() if one.managed and one.state is JobState.PENDING]
-        groups = Counter(level.group(one.uid, one.account, one.qos) for one in waiting)
-        if not exchanged and max(groups.values(), default=0) < 2:
-            return jobs, {}
-        try:
-            return counted_ages.as_counted(jobs, self._cluster.read_priorities())
-        except SlurmError:
-            return jobs, None
 
     def _done_before(
         self, managed: Mapping[str, Job], now: float

@@ -291,28 +291,6 @@ def test_who_leaves_the_line_with_a_place_keeps_it(out):
     assert back == {"1": "200", "2": "-200"}
 
 
-@pytest.mark.parametrize("gone", ["1", "2"])
-@pytest.mark.parametrize("how", ["whole nodes", "rollout", "opted out"])
-def test_both_have_their_own_nice_in_the_tick_after_one_is_not_steered_any_more(gone, how):
-    jobs = {one.id: one for one in (replace(DOWN, partitions=("v100",)), BETWEEN, UP)}
-    left = {
-        "whole nodes": {"partitions": ("k80",)},
-        "rollout": {"outside": "another group"},
-        "opted out": {"declaration": Declaration(off=True)},
-    }[how]
-    jobs[gone] = replace(jobs[gone], **left)
-    parts = [replace(one, exclusive=one.name == "k80") for one in partitions_of(FULL)]
-    shown = seen(list(jobs.values()), FULL, parts, steering=EXCHANGED)
-    view = look(shown)
-    assert gone not in view.schedulable and (gone in view.excluded) == (how == "whole nodes")
-    state = remembered(after_an_exchange())
-    plan = dictate(view.view, {})
-    found = exchange(view, plan, shown, site(), state)
-    assert found.nices == {} and found.memory.lost == {}
-    sent = [*hints(view, plan, shown, site(), {}, found.nices), *given_back(state, shown)]
-    assert {a.job.id: a.fields["Nice"] for a in sent} == {"1": "0", "2": "0"}
-
-
 def test_who_is_refused_a_hint_keeps_its_place():
     found = nices(
         [DOWN, BETWEEN, UP], ["1"], state=after_an_exchange(), steering=EXCHANGED, refused={"2"}

@@ -90,29 +90,28 @@ def _dict(found: object) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def lost_for_good(memory: Memory, seen: Observed, back: Collection[str]) -> dict[str, int]:
+def lost_for_good(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
     """Job that waits -> priority that its own place has less than it had (more: below 0).
 
-    ``back``: the jobs that have not used up a place that they were given: those that may exchange
-    theirs in this tick, those of users that are barred too, and those that are not steered any
-    more and get their owner's Nice back in it.
+    ``here``: the jobs that may exchange their places in this tick, those of users that are barred
+    too.
     """
     off = barred(memory, seen)
     return {
         id_: n
-        for id_, n in _lost(memory, seen, back).items()
+        for id_, n in _lost(memory, seen, here).items()
         if _keeps_its_nice(seen.jobs.get(id_), seen) and (n > 0 or seen.jobs[id_].uid not in off)
     }
 
 
-def _lost(memory: Memory, seen: Observed, back: Collection[str]) -> dict[str, int]:
+def _lost(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
     """As of :func:`lost_for_good`, also of jobs that wait no more, or opted out."""
     lent = memory.lent
     places = QueuePlaces(
         {id_: one.own for id_, one in lent.items()}, {id_: one.held for id_, one in lent.items()}
     )
     for id_, one in lent.items():
-        if id_ not in back and _used(seen.jobs.get(id_), one, id_ in seen.nice_changed):
+        if id_ not in here and _used(seen.jobs.get(id_), one, id_ in seen.nice_changed):
             places.use(id_)
     found = {**memory.lost, **{id_: one.plain - places.own[id_] for id_, one in lent.items()}}
     return {id_: n for id_, n in found.items() if n}

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.pending import counted_ages
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
     Memory,
@@ -24,7 +23,6 @@ from slurm_hadar.controller.actuation.pending.lent_places import (
     lost_for_good,
     owners_nice,
 )
-from slurm_hadar.controller.actuation.pending.settled_nices import Stand, settled
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand, waits
@@ -77,37 +75,30 @@ def exchange(
     """The Nice of every waiting job of ours that has another place in the queue than its own.
 
     ``refused``: jobs that Slurm refused a hint, which get none for some time. Nothing where the
-    site's ``queue.exchange`` is ``none``, and as it is where the ages in the priorities are not
-    known.
+    site's ``queue.exchange`` is ``none``.
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    if seen.counted_ages is None:
-        return _as_it_is(seen, memory)
     here = _may_exchange(snapshot, seen, refused)
-    lost = lost_for_good(memory, seen, here.keys() | _left_alone(snapshot, seen, refused))
+    lost = lost_for_good(memory, seen, here)
     off = barred(memory, seen)
     here = {id_: target for id_, target in here.items() if target.job.uid not in off}
     line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
-    nices = {id_: _nice_of_lost(seen.jobs[id_], n, seen) for id_, n in lost.items()}
-    stay = _in_doubt(line, seen, config)
-    for _ in range(_TRIES):
-        order = [*_order(head, promises, plan, seen, config, stay), *rest]
-        held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
-        found = settled([_stand(one, held[one.job.id], nices, seen) for one in order], seen)
-        if not found.wrong:
-            break
-        stay |= found.wrong
-    else:
-        held = {one.job.id: one.place for one in line}
-        found = settled([_stand(one, one.place, nices, seen) for one in line], seen)
-    nices |= found.nices
+    order = [*_order(head, promises, plan, seen, config), *rest]
+    held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
+    nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
+    ours = {
+        one.job.id: owners_nice(one.job, seen) + one.plain - held[one.job.id]
+        for one in line
+        if one.job.id in here and not one.plain == one.place == held[one.job.id]
+    }
+    nices |= _least_changed(ours, nices, line, order, seen)
     lent = {
         one.job.id: Lent(one.plain, one.place, held[one.job.id], nices[one.job.id])
         for one in line
-        if one.job.id in found.nices
+        if one.job.id in ours
     }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
@@ -121,8 +112,7 @@ def in_own_places(
 ) -> Snapshot:
     """The snapshot with the order that the jobs would have without any exchange, as the policy
     shall see it: by what it sees after an exchange it would want the next one otherwise."""
-    back = _may_exchange(snapshot, seen, refused).keys() | _left_alone(snapshot, seen, refused)
-    lost = lost_for_good(memory, seen, back)
+    lost = lost_for_good(memory, seen, _may_exchange(snapshot, seen, refused))
     view = snapshot.view
     own = np.array(
         [_own_place(snapshot.schedulable[id_].job, seen, lost) for id_ in view.jobs.ids],
@@ -139,31 +129,9 @@ def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
 
 
 def _plain(job: Job, seen: Observed) -> int:
-    """The priority that a waiting job would have without any exchange, with its age of now."""
+    """The priority that a waiting job would have without any exchange."""
     # One that was requeued has a Nice for its lost age: that one is its own.
-    more = job.nice - owners_nice(job, seen) if job.restarts == 0 else 0
-    return job.priority + more + round(counted_ages.gained(job, seen, seen.now))
-
-
-def _nice_of_lost(job: Job, lost: int, seen: Observed) -> int:
-    """The Nice of a job whose own place has so much less priority than it had."""
-    nice = owners_nice(job, seen) + lost
-    rounding = counted_ages.ROUNDING if seen.counted_ages else 0
-    return job.nice if abs(nice - job.nice) <= rounding else nice
-
-
-def _as_it_is(seen: Observed, memory: Memory) -> NewPlaces:
-    """No Nice changes, but of jobs that opted out."""
-    nices = {
-        id_: str(job.nice)
-        for id_ in memory.ours
-        if (job := seen.jobs.get(id_)) is not None
-        and job.managed and job.state is JobState.PENDING and job.restarts == 0
-        and "Nice" not in seen.steered(id_).foreign
-    }  # fmt: skip
-    kept = replace(memory, barred=barred(memory, seen))
-    said = "no places are exchanged: Slurm does not say which ages its priorities have"
-    return NewPlaces(nices, kept, (said, *barred_texts(memory, seen)))
+    return job.priority + (job.nice - owners_nice(job, seen) if job.restarts == 0 else 0)
 
 
 def _may_exchange(
@@ -173,21 +141,6 @@ def _may_exchange(
         id_: target
         for id_, target in snapshot.schedulable.items()
         if id_ not in refused and _takes_part(target, seen)
-    }
-
-
-def _left_alone(snapshot: Snapshot, seen: Observed, refused: Collection[str]) -> set[str]:
-    """Waiting jobs of ours that are not steered though Slurm may start them: they give back the
-    place of another. Not those of owners at a limit, which are steered again in a moment."""
-    jobs = [seen.jobs[id_] for id_ in snapshot.excluded if id_ not in refused]
-    limited = pending_demand.at_limit(seen)
-    return {
-        job.id
-        for job in jobs
-        if job.may_start_at(seen.now)
-        and pending_demand.competes_for_gpus(job, seen)
-        and not job.dependency
-        and pending_demand.payer(job) not in limited
     }
 
 
@@ -223,41 +176,16 @@ def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
     )
 
 
-def _in_doubt(line: Sequence[_Waiting], seen: Observed, config: Config) -> set[str]:
-    """Jobs with their owner's Nice that begin no exchange: until Slurm counts all ages, it shows
-    another job on another side of them than it will then."""
-    if not seen.counted_ages:
-        return set()
-    labels = [_group(one, seen, config) for one in line[:_LONGEST_LINE]]
-    several = [label for label, number in Counter(labels).items() if label and number > 1]
-    numbers: dict[object, int] = {label: at for at, label in enumerate(several)}
-    group = np.full(len(line), NO_EXCHANGE)
-    group[: len(labels)] = [numbers.get(label, NO_EXCHANGE) for label in labels]
-    now = np.array([one.plain for one in line])
-    shown = np.array([one.job.priority for one in line])
-    own = np.array([one.job.nice == owners_nice(one.job, seen) for one in line])
-    tiers = np.array([pending_demand.rank(one.job, seen)[0] for one in line])
-    found = set()
-    for at in np.flatnonzero(own & (group != NO_EXCHANGE)).tolist():
-        others = own & (tiers == tiers[at]) & (group != group[at])
-        apart = now - now[at]
-        turned = (apart * (shown - shown[at]) < 0) & (abs(apart) > counted_ages.ROUNDING)
-        if (turned & others).any():
-            found.add(line[at].job.id)
-    return found
-
-
 def _order(
     line: Sequence[_Waiting],
     promises: ExpectedEnds[str],
     plan: Plan,
     seen: Observed,
     config: Config,
-    stay: Collection[str],
 ) -> list[_Waiting]:
     """The line with exchanges. Those that Slurm would not carry out, as it takes the job with the
-    lesser number first of two with one priority, are left out. ``stay``: jobs that take no part."""
-    labels = [None if one.job.id in stay else _group(one, seen, config) for one in line]
+    lesser number first of two with one priority, are left out."""
+    labels = [_group(one, seen, config) for one in line]
     if not any(number > 1 and label for label, number in Counter(labels).items()):
         return list(line)
     ids = [one.job.id for one in line]
@@ -337,11 +265,26 @@ def _ends(line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed) -> Float
     )
 
 
-def _stand(one: _Waiting, held: int, lost: Mapping[str, int], seen: Observed) -> Stand:
-    """A job that gets the place ``held``. ``lost``: the Nice of jobs that have lost theirs."""
-    job = one.job
-    own = owners_nice(job, seen) if job.restarts == 0 else job.nice
-    tier, _, number = pending_demand.queue_key(job, seen)
-    given = None if one.target is None or one.plain == one.place == held else held
-    usual = lost.get(job.id, own)
-    return Stand(job, -tier, number, usual, given, held != one.place, job.nice != own)
+def _least_changed(
+    ours: Mapping[str, int],
+    lost: Mapping[str, int],
+    line: Sequence[_Waiting],
+    order: Sequence[_Waiting],
+    seen: Observed,
+) -> dict[str, int]:
+    """``ours``, the Nice of each job with another's place, so that as few as possible change:
+    jobs that stand where they shall keep theirs, although priorities have drifted meanwhile.
+
+    ``lost``: the Nice of the other jobs that do not have their owner's.
+    """
+    shown = sorted(line, key=lambda one: pending_demand.queue_key(one.job, seen, one.job.priority))
+    still = {a.job.id for a, b in zip(shown, order, strict=True) if a is b}
+    kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
+
+    def place(one: _Waiting) -> tuple[int, int, int]:
+        job = one.job
+        usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
+        nice = kept.get(job.id, lost.get(job.id, usual))
+        return pending_demand.queue_key(job, seen, job.priority + job.nice - nice)
+
+    return kept if sorted(line, key=place) == list(order) else dict(ours)
