@@ -7,7 +7,7 @@ from pydantic import Field
 
 from slurm_hadar.config.section import FullPath, Section
 
-_AFTER_A_FAILED_MOVE_S = 60.0
+_AFTER_A_FAILED_MOVE_S = 10.0
 
 
 class Queue(Section):
@@ -54,7 +54,7 @@ class Guards(Section):
 
     def between_moves_s(self, failed: int) -> float:
         """Least time between two moves of a job, s: doubled for each failed move in a row, up to a
-        day, and a minute after the first at the least. Each may pause the training or lose work."""
+        day, and 10 s after the first at the least. Each may pause the training or lose work."""
         usual = self.min_between_moves_s
         if not failed:
             return usual

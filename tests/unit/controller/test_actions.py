@@ -221,8 +221,8 @@ def test_a_failed_move_waits_also_where_moves_need_not():
 
     assert CONFIG.guards.min_between_moves_s == 0
     assert moved(0, 1)
-    assert not moved(1, 59) and moved(1, 61)
-    assert not moved(3, 239) and moved(3, 241)
+    assert not moved(1, 9) and moved(1, 11)
+    assert not moved(3, 39) and moved(3, 41)
 
 
 def test_no_job_moves_to_where_a_reservation_begins_before_its_time_limit_ends():
