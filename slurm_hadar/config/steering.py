@@ -7,7 +7,7 @@ from pydantic import Field
 
 from slurm_hadar.config.section import FullPath, Section
 
-_AFTER_A_FAILED_MOVE_S = 10.0
+_AFTER_A_REFUSED_PLACE_S = 60.0
 
 
 class Queue(Section):
@@ -52,14 +52,14 @@ class Guards(Section):
     stop_file: FullPath = Path("/etc/slurm-hadar/stop")
     """While this file exists nothing is changed."""
 
-    def between_moves_s(self, failed: int) -> float:
+    def between_moves_s(self, failed: int, refused: int = 0) -> float:
         """Least time between two moves of a job, s: doubled for each failed move in a row, up to a
-        day, and 10 s after the first at the least. Each may pause the training or lose work."""
+        day. Each may pause the training or lose work. Where Slurm ``refused`` the place of some of
+        them, a requeue for nothing, a minute after the first at the least."""
         usual = self.min_between_moves_s
-        if not failed:
-            return usual
-        first = max(2.0 * usual, _AFTER_A_FAILED_MOVE_S)
-        return max(usual, min(first * 2.0 ** min(failed - 1, 20), 86_400.0))
+        first = _AFTER_A_REFUSED_PLACE_S if refused else 0.0
+        pause = max(usual * 2.0 ** min(failed, 20), first * 2.0 ** min(max(refused - 1, 0), 20))
+        return max(usual, min(pause, 86_400.0))
 
 
 class Moving(Section):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED
+from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED, REFUSED
 from slurm_hadar.controller.actuation.running import moves
 from slurm_hadar.controller.journal.store import AttainedTime, Store
 from slurm_hadar.controller.observation.observed import Observed
@@ -84,6 +84,7 @@ class Learning:
                 (Counter(store.counts_after(move, outcome, MOVED)) for outcome in FAILED),
                 Counter(store.counts_in_vain(move)),
             ),
+            refused_moves=store.counts_after(move, REFUSED, MOVED),
             understated=self.declared_work.factors(now),
             chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
             earlier=self.earlier_jobs.of(now),

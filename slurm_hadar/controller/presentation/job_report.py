@@ -11,7 +11,7 @@ from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
-from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED
+from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED, REFUSED
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
@@ -234,11 +234,13 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
         before = "Its time limit ends it" if why_not != "" else "It is requeued before its limit,"
         yield f"{before} at {formats.moment(job.end_s)}" + (f": {why_not}." if why_not else ".")
     moves = [entry for entry in known.entries if entry.kind == "move"]
-    failed = 0
+    failed = refused = 0
     for entry in moves:
         in_vain = reconciliation.outcome_text(entry) == NOT_CARRIED_OUT
         failed += (entry.outcome or "").startswith(FAILED) or in_vain
-        failed *= entry.outcome != MOVED or in_vain
+        refused += (entry.outcome or "").startswith(REFUSED)
+        if entry.outcome == MOVED:
+            failed, refused = failed * in_vain, 0
     young = declared is not None and declared.habit == "restart"
     since = max([0.0 if young else job.start_s, *(entry.changed_s for entry in moves)])
     if declared and declared.habit in UNASKED and declared.may_move:
@@ -249,7 +251,7 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
             else f"A stop would cost more than the {declared.most_lost_s:.0f} s of work that its "
             "owner lets it lose, or an unknown amount, so it stays for now."
         )
-    free = since + known.config.guards.between_moves_s(failed)
+    free = since + known.config.guards.between_moves_s(failed, refused)
     if free > now and declared and declared.checkpoint and not declared.pin:
         asked = f", and {formats.counted(failed, 'failed move')}" if failed else ""
         yield f"It is not moved before {formats.moment(free)} (guards.min_between_moves_s{asked})."

@@ -34,7 +34,8 @@ class ControllerHistory:
     """What the controller remembers. ``attained``: job -> GPU-seconds received; ``moving``: jobs in
     the middle of a move -> where they are going; ``last_moves``: job -> time of its last move, s;
     ``failed_moves``: job -> failed moves in a row: save requests without an answer, and
-    places where Slurm did not start it; ``understated``: uid -> how many times what they
+    places where Slurm did not start it; ``refused_moves``: those of them whose place Slurm refused;
+    ``understated``: uid -> how many times what they
     declared the user's jobs took, where that is more than once; ``chains``: job -> its requeues
     at its time limit; ``earlier``: what ended jobs were, by user, name and model; ``outgrown``: as
     ``understated``, of the work that was assumed from these; ``restarts``: what restarts cost so
@@ -45,6 +46,7 @@ class ControllerHistory:
     moving: Mapping[str, Place] = field(default_factory=dict)
     last_moves: Mapping[str, float] = field(default_factory=dict)
     failed_moves: Mapping[str, int] = field(default_factory=dict)
+    refused_moves: Mapping[str, int] = field(default_factory=dict)
     understated: Mapping[int, float] = field(default_factory=dict)
     chains: Mapping[str, ChainRecord] = field(default_factory=dict)
     earlier: Mapping[Likeness, EarlierJobs] = field(default_factory=dict)

@@ -64,7 +64,8 @@ def _settles_at(job: Job, past: ControllerHistory) -> float:
 
 
 def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
-    return config.guards.between_moves_s(past.failed_moves.get(job.id, 0))
+    failed, refused = past.failed_moves.get(job.id, 0), past.refused_moves.get(job.id, 0)
+    return config.guards.between_moves_s(failed, refused)
 
 
 def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:

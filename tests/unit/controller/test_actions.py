@@ -212,17 +212,18 @@ def test_a_job_that_does_not_answer_is_asked_less_and_less_often():
     assert not moved(1000, 86_300) and moved(1000, 86_401)
 
 
-def test_a_failed_move_waits_also_where_moves_need_not():
+def test_a_job_whose_place_slurm_refused_waits_also_where_moves_need_not():
     here = running("1", {"k1": {"k80": 1}}, start_s=NOW - 1_000_000)
 
-    def moved(failed, ago_s):
-        past = ControllerHistory(last_moves={"1": NOW - ago_s}, failed_moves={"1": failed})
+    def moved(refused, ago_s, failed=0):
+        counts = {"failed_moves": {"1": failed or refused}, "refused_moves": {"1": refused}}
+        past = ControllerHistory(last_moves={"1": NOW - ago_s}, **counts)
         return bool(decide(seen([here]), {"1": {"v100": 1}}, past=past).of(Kind.MOVE))
 
     assert CONFIG.guards.min_between_moves_s == 0
-    assert moved(0, 1)
-    assert not moved(1, 9) and moved(1, 11)
-    assert not moved(3, 39) and moved(3, 41)
+    assert moved(0, 1) and moved(0, 1, failed=3)
+    assert not moved(1, 59) and moved(1, 61)
+    assert not moved(3, 239) and moved(3, 241)
 
 
 def test_no_job_moves_to_where_a_reservation_begins_before_its_time_limit_ends():
