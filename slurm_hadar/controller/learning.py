@@ -76,15 +76,16 @@ class Learning:
         """What a snapshot takes from the past. ``sent``: jobs just released -> where they go;
         ``attained``: job -> GPU-seconds; ``now``: s since the epoch."""
         store, move = self._store, Kind.MOVE.value
+        failed = {outcome: store.counts_after(move, outcome, MOVED) for outcome in FAILED}
         return ControllerHistory(
             attained=attained,
             moving={**moves.destinations(store.open_entries()), **sent},
             last_moves=store.last_times(move),
             failed_moves=sum(
-                (Counter(store.counts_after(move, outcome, MOVED)) for outcome in FAILED),
+                (Counter(counts) for counts in failed.values()),
                 Counter(store.counts_in_vain(move)),
             ),
-            refused_moves=store.counts_after(move, REFUSED, MOVED),
+            refused_moves=failed[REFUSED],
             understated=self.declared_work.factors(now),
             chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
             earlier=self.earlier_jobs.of(now),

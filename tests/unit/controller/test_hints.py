@@ -87,6 +87,14 @@ def test_a_partition_that_starts_no_jobs_leaves_the_list(inactive):
     assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": left}
 
 
+def test_a_list_of_an_owners_own_is_not_changed_for_a_partition_that_is_down():
+    """Its owner named it, so no age is lost for that: it may be up again soon."""
+    old = {"submit_s": NOW - 900, "eligible_s": NOW - 900, "reason": "PartitionDown"}
+    waits = job(declaration=ALL, partitions=("v100", "p100", "k80"), **old)
+    shown = replace(seen([waits]), partitions=closed("k80"), age=ENFORCED)
+    assert hinted(decide(shown, {}, config())) == {}
+
+
 def test_a_partition_that_the_site_removes_leaves_the_list_of_a_job_that_has_waited_long():
     waits = job(
         declaration=replace(ALL, partitions=("gpu",)),

@@ -450,7 +450,7 @@ def test_a_moved_job_may_start_at_once_and_a_stopped_one_makes_way(context, gpus
     ("details", "shown", "sent_on"),
     [
         ({}, {}, [{"StartTime": "now"}]),
-        # As its owner or an admin has it: held, with a begin time, or requeued by somebody else.
+        # As its owner or an admin has it: held, with a begin time, or requeued by another user.
         ({}, {"held": True}, []),
         ({}, {"eligible_s": NOW + 3600}, []),
         ({}, {"submit_s": NOW - 40}, []),

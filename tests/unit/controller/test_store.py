@@ -171,14 +171,12 @@ WRITES = {
         [StoredStay(f"{i}.{n}", 1.0, BIG, 1, BIG, "a", {"v100": 1}) for i in ROWS], (1.0, n), 0.0
     ),
 }
-COUNTED = ("attained", "told", "decision", "least_declared", "ended_job", "stay")
+TABLES = ("attained", "decision", "least_declared", "ended_job", "stay")
 
 
 def rows_in(path):
     with closing(sqlite3.connect(path)) as other:
-        return sum(
-            other.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in COUNTED
-        )
+        return sum(other.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in TABLES)
 
 
 @pytest.mark.parametrize("what", WRITES)

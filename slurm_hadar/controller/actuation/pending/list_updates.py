@@ -52,10 +52,14 @@ def counts_again(steered: Steering, seen: Observed) -> bool:
 
 
 def names_removed(job: Job, seen: Observed, config: Config) -> bool:
-    """Whether the job's list names a partition in which no job starts and that is in no group of
-    the site any more, so that it is about to be removed from slurm.conf."""
-    kept = {name for names in config.partitions.groups.values() for name in names}
-    kept.update(config.partitions.groups)
+    """Whether the list of a job that asked for a group names a partition in which no job starts
+    and that is in no group of the site any more, so that it is about to be removed from
+    slurm.conf."""
+    groups = config.partitions.groups
+    if job.declaration is None or groups.keys().isdisjoint(job.declaration.partitions):
+        # The list is its owner's.
+        return False
+    kept = {*groups, *(name for names in groups.values() for name in names)}
     return len(job.partitions) > 1 and any(
         name not in kept and not (name in seen.partitions and seen.partitions[name].up)
         for name in job.partitions
