@@ -27,13 +27,14 @@ _BARRED_S = 86400.0
 
 @dataclass(frozen=True)
 class Lent:
-    """The place of a job in one tick, as priorities: ``plain``, that it would have without any
-    exchange; ``own``, less what it lost for good; ``held``, that it was given; and its ``nice``."""
+    """The place of a job in one tick. ``place_of``: the job that it belongs to, itself where it has
+    its own; ``nice``: that it was given; ``less``: points of priority that it has less by that than
+    without any exchange, and ``lost``: those that its own place has less for good."""
 
-    plain: int
-    own: int
-    held: int
+    place_of: str
     nice: int
+    less: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def remembered(state: State) -> Memory:
         {
             id_: Lent(*row)
             for id_, row in lent.items()
-            if isinstance(row, list) and len(row) == 4 and all(isinstance(n, int) for n in row)
+            if isinstance(row, list) and [type(one) for one in row] == [str, int, int, int]
         },
         {id_: n for id_, n in lost.items() if isinstance(n, int)},
         tuple(id_ for id_ in ours if isinstance(id_, str)) if isinstance(ours, list) else (),
@@ -78,7 +79,9 @@ def remembered(state: State) -> Memory:
 def as_state(memory: Memory) -> State:
     """As :func:`remembered` reads it."""
     return {
-        "lent": {id_: [one.plain, one.own, one.held, one.nice] for id_, one in memory.lent.items()},
+        "lent": {
+            id_: [one.place_of, one.nice, one.less, one.lost] for id_, one in memory.lent.items()
+        },
         "lost": dict(memory.lost),
         "ours": list(memory.ours),
         "promised": dict(memory.promised),
@@ -107,14 +110,16 @@ def lost_for_good(memory: Memory, seen: Observed, here: Collection[str]) -> dict
 def _lost(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
     """As of :func:`lost_for_good`, also of jobs that wait no more, or opted out."""
     lent = memory.lent
-    places = QueuePlaces(
-        {id_: one.own for id_, one in lent.items()}, {id_: one.held for id_, one in lent.items()}
-    )
+    number = {id_: at for at, id_ in enumerate(lent)}
+    held = {id_: number.get(one.place_of, -1) for id_, one in lent.items()}
+    places = QueuePlaces(dict(number), held)
     for id_, one in lent.items():
         if id_ not in here and _used(seen.jobs.get(id_), one, id_ in seen.nice_changed):
             places.use(id_)
-    found = {**memory.lost, **{id_: one.plain - places.own[id_] for id_, one in lent.items()}}
-    return {id_: n for id_, n in found.items() if n}
+    kept = {
+        id_: one.lost if places.own[id_] == number[id_] else one.less for id_, one in lent.items()
+    }
+    return {id_: n for id_, n in {**memory.lost, **kept}.items() if n}
 
 
 def _keeps_its_nice(job: Job | None, seen: Observed) -> bool:
@@ -179,14 +184,14 @@ def _used(job: Job | None, one: Lent, changed: bool) -> bool:
     """
     if job is None:
         # It is over. One that had a better place than its own may have started there.
-        return one.held > one.own
+        return one.less < one.lost
     if job.state is JobState.FINISHED and not job.nodes:
         return False
     if job.state is JobState.PENDING and (not job.managed or _at_the_floor(job)):
         # It gets its owner's Nice back in this tick.
         return False
     if changed and job.state is not JobState.PENDING:
-        return one.held > one.own
+        return one.less < one.lost
     return job.nice == one.nice
 
 

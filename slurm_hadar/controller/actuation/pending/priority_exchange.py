@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.pending.age_slack import AgeSlack, age_slack
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
     Memory,
@@ -30,7 +31,7 @@ from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import PRIORITIES, FloatArray
+from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, IntArray
 from slurm_hadar.scheduling import twin
 from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, WaitingJobs, exchanged
 from slurm_hadar.scheduling.twin import ExpectedEnds
@@ -86,19 +87,31 @@ def exchange(
     line = _line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
-    order = [*_order(head, promises, plan, seen, config), *rest]
-    held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
+    ids = [one.job.id for one in head]
+    wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
+    slack = age_slack(seen)
+    rooms = _Rooms(head, [_group(one, seen, config) for one in head], slack)
+    order = [*_order(rooms, wish, _standing(head, memory, lost)), *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
-    ours = {
-        one.job.id: owners_nice(one.job, seen) + one.plain - held[one.job.id]
-        for one in line
-        if one.job.id in here and not one.plain == one.place == held[one.job.id]
-    }
-    nices |= _least_changed(ours, nices, line, order, seen)
+    ours = {}
+    for at, (before, after) in enumerate(zip(line, order, strict=True)):
+        if after.job.id not in here or (before is after and before.place == before.plain):
+            continue
+        known = memory.lent.get(after.job.id)
+        less = after.plain - (before.place if before is after else rooms.priority(at))
+        if known is not None and known.place_of == before.job.id:
+            less = less if slack.are_counted_alike(before.job, after.job) else known.less
+        ours[after.job.id] = owners_nice(after.job, seen) + less
+    nices |= _least_changed(ours, nices, rooms, line, order)
     lent = {
-        one.job.id: Lent(one.plain, one.place, held[one.job.id], nices[one.job.id])
-        for one in line
-        if one.job.id in ours
+        after.job.id: Lent(
+            before.job.id,
+            nices[after.job.id],
+            nices[after.job.id] - owners_nice(after.job, seen),
+            after.plain - after.place,
+        )
+        for before, after in zip(line, order, strict=True)
+        if after.job.id in ours
     }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
@@ -176,34 +189,108 @@ def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
     )
 
 
-def _order(
-    line: Sequence[_Waiting],
-    promises: ExpectedEnds[str],
-    plan: Plan,
-    seen: Observed,
-    config: Config,
-) -> list[_Waiting]:
-    """The line with exchanges. Those that Slurm would not carry out, as it takes the job with the
-    lesser number first of two with one priority, are left out."""
-    labels = [_group(one, seen, config) for one in line]
+def _standing(line: Sequence[_Waiting], memory: Memory, lost: Mapping[str, int]) -> IntArray:
+    """(W,) the job that has each place since the last tick, as an index into the line."""
+    at = {one.job.id: number for number, one in enumerate(line)}
+    has = {
+        id_: row.place_of
+        for id_, row in memory.lent.items()
+        if id_ in at and lost.get(id_, 0) == row.lost
+    }
+    found = np.arange(len(line))
+    for id_ in has:
+        ring = [id_]
+        while (owner := has.get(ring[-1])) is not None and owner not in ring:
+            ring.append(owner)
+        if owner == id_:
+            for one in ring:
+                found[at[has[one]]] = at[one]
+    return found
+
+
+@dataclass(frozen=True)
+class _Rooms:
+    """The places of the line, and how near other jobs are to them. ``labels``: of each job, as of
+    :func:`_group`."""
+
+    line: Sequence[_Waiting]
+    labels: Sequence[object]
+    slack: AgeSlack
+
+    def priority(self, at: int) -> int:
+        """Of another job that gets this place."""
+        found = self._found(at)
+        return self.line[at].place if found is None else found
+
+    def has_room(self, at: int, job: Job) -> bool:
+        """Whether the job may get this place now."""
+        return self.slack.are_counted_alike(self.line[at].job, job) and self._found(at) is not None
+
+    def has_slack(self, at: int, job: Job) -> bool:
+        """Whether the job, which has this place, passes nobody at Slurm's next count of ages."""
+        if not self.slack.needed or at >= len(self.line):
+            return True
+        ahead = self._next(range(at - 1, -1, -1), at)
+        return ahead is None or job.priority + self.slack.points < ahead
+
+    def _found(self, at: int) -> int | None:
+        """As of :meth:`AgeSlack.place`."""
+        return self.slack.place(self.line[at].place, self._next(range(at - 1, -1, -1), at),
+                                self._next(range(at + 1, len(self.line)), at))  # fmt: skip
+
+    def _next(self, others: range, at: int) -> int | None:
+        """Priority of the first job of another label, in the same tier."""
+        tier, _ = pending_demand.rank(self.line[at].job, self.slack.seen)
+        for other in others:
+            if pending_demand.rank(self.line[other].job, self.slack.seen)[0] != tier:
+                break
+            if self.labels[other] is None or self.labels[other] != self.labels[at]:
+                return self.line[other].place
+        return None
+
+
+def _order(rooms: _Rooms, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
+    """The line with exchanges, by the least ``wish`` first; ``standing``: those of the last tick.
+
+    Those that Slurm would not carry out, as it takes the job with the lesser number first of two
+    with one priority, are left out, and so are new ones without room.
+    """
+    line, labels = rooms.line, rooms.labels
     if not any(number > 1 and label for label, number in Counter(labels).items()):
         return list(line)
-    ids = [one.job.id for one in line]
-    wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
-    numbers = {label: at for at, label in enumerate(set(labels) - {None})}
-    group = np.array([NO_EXCHANGE if label is None else numbers[label] for label in labels])
+    numbers = {label: at for at, label in enumerate(dict.fromkeys(labels)) if label is not None}
+    group = np.array([numbers.get(label, NO_EXCHANGE) for label in labels])
     asks = np.array([_asks(one.job) for one in line])
+    own = np.arange(len(line))
+    # What stands, as far as the rule still allows it.
+    kept = exchanged(WaitingJobs(group, asks, np.argsort(standing).astype(float)))
+    stays = np.zeros(len(line), dtype=bool)
     for _ in range(_TRIES):
-        order = [line[at] for at in exchanged(WaitingJobs(group, asks, wish))]
-        held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
-        done = sorted(
-            order, key=lambda one: pending_demand.queue_key(one.job, seen, held[one.job.id])
+        jobs = np.where(stays, kept, exchanged(WaitingJobs(group, asks, wish)))
+        order = [line[at] for at in jobs]
+        new = jobs != kept
+        wrong = np.array(
+            [new[at] and not rooms.has_room(at, one.job) for at, one in enumerate(order)]
         )
-        wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
-        if not wrong:
+        if not rooms.slack.needed:
+            wrong |= _unlike_slurm(line, order, rooms.slack.seen)
+        if not wrong.any():
             return order
-        group[[at for at, one in enumerate(line) if one.place in wrong]] = NO_EXCHANGE
+        # A job that has its own place keeps that. Else its whole group stays as it is, or goes back
+        # where just that is wrong.
+        stays |= np.isin(group, group[wrong & new & (kept != own)])
+        back = np.isin(group, group[wrong & ~new])
+        kept[back] = own[back]
+        group[back | (wrong & new & (kept == own))] = NO_EXCHANGE
     return list(line)
+
+
+def _unlike_slurm(line: Sequence[_Waiting], order: Sequence[_Waiting], seen: Observed) -> BoolArray:
+    """(W,) whether Slurm would have another job in a place, as priorities are shown."""
+    held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
+    done = sorted(order, key=lambda one: pending_demand.queue_key(one.job, seen, held[one.job.id]))
+    wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
+    return np.array([one.place in wrong for one in line])
 
 
 def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] | None:
@@ -268,17 +355,22 @@ def _ends(line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed) -> Float
 def _least_changed(
     ours: Mapping[str, int],
     lost: Mapping[str, int],
+    rooms: _Rooms,
     line: Sequence[_Waiting],
     order: Sequence[_Waiting],
-    seen: Observed,
 ) -> dict[str, int]:
     """``ours``, the Nice of each job with another's place, so that as few as possible change:
     jobs that stand where they shall keep theirs, although priorities have drifted meanwhile.
 
     ``lost``: the Nice of the other jobs that do not have their owner's.
     """
+    seen = rooms.slack.seen
     shown = sorted(line, key=lambda one: pending_demand.queue_key(one.job, seen, one.job.priority))
-    still = {a.job.id for a, b in zip(shown, order, strict=True) if a is b}
+    still = {
+        after.job.id
+        for at, (now, after) in enumerate(zip(shown, order, strict=True))
+        if now is after and (after.job.id not in ours or rooms.has_slack(at, after.job))
+    }
     kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
 
     def place(one: _Waiting) -> tuple[int, int, int]:

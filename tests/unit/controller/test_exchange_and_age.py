@@ -1,0 +1,258 @@
+"""Exchanged places while jobs gain priority by age, which Slurm counts at different times.
+
+A model of Slurm: the age in a job's priority is that of its last count, which is the later of the
+last computation of all priorities and the last update of the job.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+
+from hand_made import NOW, config, dictate, look, nodes, ordinary, seen
+from hand_made import job as any_job
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_hadar.controller.actuation.pending.lent_places import Memory, owners_nice
+from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
+from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.waiting_age import AgePriority
+
+FULL = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
+SITE = config('[queue]\nexchange = "association"\n')
+PERIOD_S, TICK_S = 60, 5
+APART = 1800
+"""Points between any two jobs: more than the age of a period."""
+FEW = settings(max_examples=25, deadline=None)
+
+
+@dataclass
+class Waits:
+    """A job of the model. ``base``: its priority without age and Nice; ``untouched``: when it was
+    counted last but for updates. Times in s."""
+
+    base: int
+    since: float
+    counted: float
+    untouched: float
+    nice: int = 0
+    ours: bool = False
+    started: float = inf
+
+
+@dataclass
+class Slurm:
+    """``jobs`` by number; ``first``: the managed ones that the policy would start now."""
+
+    age: AgePriority
+    jobs: dict[str, Waits] = field(default_factory=dict)
+    now: float = NOW
+    memory: Memory = field(default_factory=Memory)
+    first: tuple[str, ...] = ()
+    steering: dict[str, Steering] = field(default_factory=dict)
+
+    def points(self, id_, at=None):
+        job = self.jobs[id_]
+        return self.age.points((job.counted if at is None else at) - job.since)
+
+    def shown(self, id_):
+        return int(self.jobs[id_].base + self.points(id_) - self.jobs[id_].nice)
+
+    def plain(self, id_):
+        """Its priority without any exchange, were all ages counted now."""
+        return int(self.jobs[id_].base + self.points(id_, self.now))
+
+    def order(self):
+        """All jobs, those that have started first."""
+
+        def key(id_):
+            return self.jobs[id_].started, -self.shown(id_), int(id_)
+
+        return sorted(self.jobs, key=key)
+
+    def start_first(self):
+        """The first job that waits starts."""
+        first = next((id_ for id_ in self.order() if self.jobs[id_].started == inf), None)
+        if first is not None:
+            self.jobs[first].started = self.now
+
+    def own_order(self):
+        return sorted(self.jobs, key=lambda id_: (-self.plain(id_), int(id_)))
+
+    def order_untouched(self):
+        """As Slurm would show it had nobody updated a job."""
+
+        def key(id_):
+            job = self.jobs[id_]
+            return -int(job.base + self.points(id_, job.untouched)), int(id_)
+
+        return sorted(self.jobs, key=key)
+
+    def computes_all(self):
+        for job in self.jobs.values():
+            job.counted = job.untouched = self.now
+
+    def submit(self, id_, base, ours, since=None):
+        since = self.now if since is None else since
+        self.jobs[id_] = Waits(base, since, since, since, ours=ours)
+
+    def tick(self):
+        """The jobs that the controller sends a Nice, and what it says."""
+        shown = {}
+        for id_, one in self.jobs.items():
+            times = {"submit_s": one.since, "eligible_s": one.since}
+            known = {"priority": self.shown(id_), "nice": one.nice, **times}
+            if one.started < inf:
+                known |= {"state": JobState.FINISHED, "nodes": ("v1",), "start_s": one.started}
+            declared = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=1000)
+            shown[id_] = (
+                any_job(id_, declaration=declared, mem_per_node_mb=1000, **known)
+                if one.ours
+                else ordinary(id_, **known)
+            )
+        observed = seen(
+            list(shown.values()), FULL, steering=self.steering, now=self.now, age=self.age,
+        )  # fmt: skip
+        view = look(observed)
+        plan = dictate(view.view, {id_: {"v100": 1} for id_ in self.first if id_ in self.jobs})
+        found = exchange(view, plan, observed, SITE, self.memory)
+        self.memory, sent = found.memory, []
+        for id_, one in self.jobs.items():
+            if one.started < inf:
+                continue
+            nice = int(found.nices.get(id_, owners_nice(shown[id_], observed)))
+            if nice != one.nice:
+                assert one.ours
+                one.nice, one.counted = nice, self.now
+                sent.append(id_)
+                differs = nice != 0
+                self.steering[id_] = Steering(
+                    time=self.now,
+                    was={"Nice": "0"} if differs else {},
+                    wrote={"Nice": str(nice)} if differs else {},
+                )
+        return sent
+
+    def nobody_is_overtaken(self):
+        """Whether no other job has more of the exchanging ones ahead than without an exchange,
+        those counted that have started since it came."""
+
+        def ahead(order, id_):
+            since = self.jobs[id_].since
+            before = [self.jobs[one] for one in order[: order.index(id_)]]
+            return sum(one.ours and one.started >= since for one in before)
+
+        now, own, untouched = self.order(), self.own_order(), self.order_untouched()
+        others = [id_ for id_, job in self.jobs.items() if not job.ours and job.started == inf]
+        return all(ahead(now, id_) <= max(ahead(own, id_), ahead(untouched, id_)) for id_ in others)
+
+
+def by_age(most_s=3600.0, weight=100_000):
+    return AgePriority(weight, most_s, float(PERIOD_S))
+
+
+def run(slurm, seconds, offset, arrivals=(), starts=()):
+    """Ticks from now on; all priorities are computed ``offset`` s from now first, and at ``starts``
+    a GPU is free. At every moment nobody is overtaken. Yields for each tick (s from now, the jobs
+    that got a Nice)."""
+    begin = slurm.now
+    for second in range(seconds):
+        slurm.now = begin + second
+        if (second - offset) % PERIOD_S == 0:
+            slurm.computes_all()
+            assert slurm.nobody_is_overtaken(), f"{second} s, all counted"
+        for _ in range(starts.count(second)):
+            slurm.start_first()
+        for at, id_, base in arrivals:
+            if at == second:
+                slurm.submit(id_, base, ours=False)
+        if second % TICK_S == 0:
+            sent = slurm.tick()
+            assert slurm.nobody_is_overtaken(), f"{second} s, {sent} sent"
+            yield second, sent
+
+
+@st.composite
+def queues(draw, apart=0):
+    """A queue as Slurm has it between two computations: jobs that came while it waited."""
+    slurm = Slurm(by_age())
+    offset = draw(st.integers(1, PERIOD_S))
+    number = draw(st.integers(3, 8))
+    for id_ in range(1, number + 1):
+        since = NOW - draw(st.integers(1, 200))
+        base = 100_000 + draw(st.sampled_from([0, 0, 0, 1000, 3000]))
+        slurm.submit(str(id_), base, draw(st.booleans()), since)
+        job = slurm.jobs[str(id_)]
+        job.counted = job.untouched = max(since, NOW - PERIOD_S + offset)
+    places = sorted(slurm.plain(id_) for id_ in slurm.jobs)
+    if any(b - a < apart for a, b in pairwise(places)):
+        for at, id_ in enumerate(reversed(slurm.own_order())):
+            slurm.jobs[id_].base += (apart + 1) * at
+    slurm.first = tuple(draw(st.sets(st.sampled_from(sorted(slurm.jobs)), max_size=3)))
+    return slurm, offset
+
+
+@given(found=queues(apart=APART), starts=st.lists(st.integers(1, 290), max_size=5))
+@FEW
+def test_nobody_is_overtaken_where_places_are_far_apart(found, starts):
+    slurm, offset = found
+    for _ in run(slurm, 5 * PERIOD_S, offset, starts=starts):
+        pass
+
+
+@given(found=queues(apart=APART))
+@FEW
+def test_far_from_others_places_are_exchanged_once_all_ages_are_of_one_moment(found):
+    slurm, offset = found
+    ticks_with_updates = [second for second, sent in run(slurm, 6 * PERIOD_S, offset) if sent]
+    assert all(second < 4 * PERIOD_S for second in ticks_with_updates)
+    ours = [id_ for id_ in slurm.order() if slurm.jobs[id_].ours]
+    firsts = [id_ for id_ in ours if id_ in slurm.first]
+    assert ours[: len(firsts)] == firsts
+
+
+@given(
+    found=queues(),
+    arrivals=st.lists(
+        st.tuples(st.integers(1, 100), st.sampled_from([100_000, 101_000, 103_000, 109_000])),
+        max_size=4,
+    ),
+    starts=st.lists(st.integers(1, 200), max_size=5),
+)
+@FEW
+def test_nobody_is_overtaken_however_close_jobs_are(found, arrivals, starts):
+    slurm, offset = found
+    come = [(at, str(20 + number), base) for number, (at, base) in enumerate(arrivals)]
+    for _ in run(slurm, 240, offset, come, starts):
+        pass
+
+
+def as_was_seen():
+    """A long job, 10 s later one of another user, 30 s later a short one of the first user, and
+    others behind."""
+    slurm = Slurm(by_age(), first=("3",))
+    for id_, since, ours in (("1", 110, True), ("2", 100, False), ("3", 80, True)):
+        slurm.submit(id_, 10_000, ours, NOW - since)
+    slurm.submit("4", 10_000, False, NOW - 73)
+    slurm.submit("5", 10_000, False, NOW - 61)
+    slurm.computes_all()
+    return slurm
+
+
+def test_no_places_are_exchanged_next_to_a_job_that_came_within_a_period():
+    slurm = as_was_seen()
+    assert not any(sent for _, sent in run(slurm, 600, PERIOD_S))
+
+
+def test_a_job_that_grows_no_older_is_overtaken_by_nobody_with_its_place():
+    slurm = Slurm(by_age(most_s=600.0, weight=16_000), first=("4",))
+    for id_, base, since, ours in (
+        ("1", 30_000, 900, False), ("2", 20_000, 800, True), ("3", 14_000, 300, False),
+        ("4", 10_000, 200, True), ("5", 0, 200, False),
+    ):  # fmt: skip
+        slurm.submit(id_, base, ours, NOW - since)
+    slurm.computes_all()
+    sent = [second for second, sent in run(slurm, 900, PERIOD_S) if sent]
+    assert slurm.order() == ["1", "4", "3", "2", "5"] and 1 < len(sent) < 12
