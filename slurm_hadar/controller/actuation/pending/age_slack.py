@@ -2,9 +2,8 @@
 
 Slurm counts the age of all jobs every PriorityCalcPeriod, and that of one job at each update of it
 (:mod:`slurm_hadar.slurm.waiting_age`). So an update moves its job by up to :attr:`AgeSlack.points`
-more than the Nice in it, until all are counted. A job that gets another's place is therefore put so
-far from all jobs around it that nobody is passed meanwhile; where there is no room for that, the
-exchange does not begin.
+more than the Nice in it, until all are counted. A job that gets another's place gets a priority at
+least that far from those of other jobs. Where there is no such gap the exchange does not begin.
 """
 
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class AgeSlack:
 
     def place(self, wanted: int, ahead: int | None, behind: int | None) -> int | None:
         """The priority for a job that gets the place ``wanted``, with the next jobs ahead and
-        behind of those that it may not pass (None: none); None where there is no room."""
+        behind of those that it may not pass (None: none); None where the gap is too small."""
         if not self.points:
             return wanted
         most = wanted if ahead is None else min(wanted, ahead - 1 - self.points)

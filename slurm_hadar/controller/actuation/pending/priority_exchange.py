@@ -90,19 +90,19 @@ def exchange(
     ids = [one.job.id for one in head]
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
     slack = age_slack(seen)
-    rooms = _Rooms(head, [_group(one, seen, config) for one in head], slack)
-    order = [*_order(rooms, wish, _standing(head, memory, lost)), *rest]
+    gaps = _Gaps(head, [_group(one, seen, config) for one in head], slack)
+    order = [*_order(gaps, wish, _standing(head, memory, lost)), *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
     ours = {}
     for at, (before, after) in enumerate(zip(line, order, strict=True)):
         if after.job.id not in here or (before is after and before.place == before.plain):
             continue
         known = memory.lent.get(after.job.id)
-        less = after.plain - (before.place if before is after else rooms.priority(at))
+        less = after.plain - (before.place if before is after else gaps.priority(at))
         if known is not None and known.place_of == before.job.id:
             less = less if slack.are_counted_alike(before.job, after.job) else known.less
         ours[after.job.id] = owners_nice(after.job, seen) + less
-    nices |= _least_changed(ours, nices, rooms, line, order)
+    nices |= _least_changed(ours, nices, gaps, line, order)
     lent = {
         after.job.id: Lent(
             before.job.id,
@@ -209,7 +209,7 @@ def _standing(line: Sequence[_Waiting], memory: Memory, lost: Mapping[str, int])
 
 
 @dataclass(frozen=True)
-class _Rooms:
+class _Gaps:
     """The places of the line, and how near other jobs are to them. ``labels``: of each job, as of
     :func:`_group`."""
 
@@ -222,7 +222,7 @@ class _Rooms:
         found = self._found(at)
         return self.line[at].place if found is None else found
 
-    def has_room(self, at: int, job: Job) -> bool:
+    def has_gap(self, at: int, job: Job) -> bool:
         """Whether the job may get this place now."""
         return self.slack.are_counted_alike(self.line[at].job, job) and self._found(at) is not None
 
@@ -249,13 +249,13 @@ class _Rooms:
         return None
 
 
-def _order(rooms: _Rooms, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
+def _order(gaps: _Gaps, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
     """The line with exchanges, by the least ``wish`` first; ``standing``: those of the last tick.
 
     Those that Slurm would not carry out, as it takes the job with the lesser number first of two
-    with one priority, are left out, and so are new ones without room.
+    with one priority, are left out, and so are new ones without a gap.
     """
-    line, labels = rooms.line, rooms.labels
+    line, labels = gaps.line, gaps.labels
     if not any(number > 1 and label for label, number in Counter(labels).items()):
         return list(line)
     numbers = {label: at for at, label in enumerate(dict.fromkeys(labels)) if label is not None}
@@ -270,10 +270,10 @@ def _order(rooms: _Rooms, wish: FloatArray, standing: IntArray) -> list[_Waiting
         order = [line[at] for at in jobs]
         new = jobs != kept
         wrong = np.array(
-            [new[at] and not rooms.has_room(at, one.job) for at, one in enumerate(order)]
+            [new[at] and not gaps.has_gap(at, one.job) for at, one in enumerate(order)]
         )
-        if not rooms.slack.needed:
-            wrong |= _unlike_slurm(line, order, rooms.slack.seen)
+        if not gaps.slack.needed:
+            wrong |= _unlike_slurm(line, order, gaps.slack.seen)
         if not wrong.any():
             return order
         # A job that has its own place keeps that. Else its whole group stays as it is, or goes back
@@ -355,7 +355,7 @@ def _ends(line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed) -> Float
 def _least_changed(
     ours: Mapping[str, int],
     lost: Mapping[str, int],
-    rooms: _Rooms,
+    gaps: _Gaps,
     line: Sequence[_Waiting],
     order: Sequence[_Waiting],
 ) -> dict[str, int]:
@@ -364,12 +364,12 @@ def _least_changed(
 
     ``lost``: the Nice of the other jobs that do not have their owner's.
     """
-    seen = rooms.slack.seen
+    seen = gaps.slack.seen
     shown = sorted(line, key=lambda one: pending_demand.queue_key(one.job, seen, one.job.priority))
     still = {
         after.job.id
         for at, (now, after) in enumerate(zip(shown, order, strict=True))
-        if now is after and (after.job.id not in ours or rooms.has_slack(at, after.job))
+        if now is after and (after.job.id not in ours or gaps.has_slack(at, after.job))
     }
     kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
 
