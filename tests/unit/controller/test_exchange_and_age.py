@@ -142,7 +142,7 @@ class Slurm:
         def ahead(order, id_):
             since = self.jobs[id_].since
             before = [self.jobs[one] for one in order[: order.index(id_)]]
-            return sum(one.ours and one.started >= since for one in before)
+            return sum(one.ours and one.started > since for one in before)
 
         now, own, untouched = self.order(), self.own_order(), self.order_untouched()
         others = [id_ for id_, job in self.jobs.items() if not job.ours and job.started == inf]

@@ -98,9 +98,11 @@ def exchange(
         if after.job.id not in here or (before is after and before.place == before.plain):
             continue
         known = memory.lent.get(after.job.id)
-        less = after.plain - (before.place if before is after else gaps.priority(at))
-        if known is not None and known.place_of == before.job.id:
-            less = less if slack.are_counted_alike(before.job, after.job) else known.less
+        given = before.place if before is after else gaps.priority(at)
+        less = after.plain - (before.place if given is None else given)
+        exact = given is not None and slack.are_counted_alike(before.job, after.job)
+        if known is not None and known.place_of == before.job.id and not exact:
+            less = known.less
         ours[after.job.id] = owners_nice(after.job, seen) + less
     nices |= _least_changed(ours, nices, gaps, line, order)
     lent = {
@@ -217,36 +219,45 @@ class _Gaps:
     labels: Sequence[object]
     slack: AgeSlack
 
-    def priority(self, at: int) -> int:
-        """Of another job that gets this place."""
-        found = self._found(at)
-        return self.line[at].place if found is None else found
+    def priority(self, at: int) -> int | None:
+        """Of another job that gets this place; None where the gap is too small. It stays ahead of
+        all places behind."""
+        behind = self.line[at + 1].place if self._is_of_tier(at + 1, at) else None
+        return self.slack.place(self.line[at].place, self._ahead(at), behind)
 
-    def has_gap(self, at: int, job: Job) -> bool:
+    def may_get(self, at: int, job: Job) -> bool:
         """Whether the job may get this place now."""
-        return self.slack.are_counted_alike(self.line[at].job, job) and self._found(at) is not None
+        return self._are_alike(at, job) and self.priority(at) is not None
+
+    def may_keep(self, at: int, job: Job) -> bool:
+        """Whether the job passes nobody with this place, or will not with another Nice."""
+        return self.has_slack(at, job) or not self._are_alike(at, job) or self.may_get(at, job)
 
     def has_slack(self, at: int, job: Job) -> bool:
-        """Whether the job, which has this place, passes nobody at Slurm's next count of ages."""
-        if not self.slack.needed or at >= len(self.line):
+        """Whether the job, which has this place, passes nobody at Slurm's next count of ages. It
+        gains on others where these have the most age that counts."""
+        if not self.slack.needed or at >= len(self.line) or job.priority <= self.line[at].place + 1:
             return True
-        ahead = self._next(range(at - 1, -1, -1), at)
+        ahead = self._ahead(at)
         return ahead is None or job.priority + self.slack.points < ahead
 
-    def _found(self, at: int) -> int | None:
-        """As of :meth:`AgeSlack.place`."""
-        return self.slack.place(self.line[at].place, self._next(range(at - 1, -1, -1), at),
-                                self._next(range(at + 1, len(self.line)), at))  # fmt: skip
+    def _are_alike(self, at: int, job: Job) -> bool:
+        return self.slack.are_counted_alike(self.line[at].job, job)
 
-    def _next(self, others: range, at: int) -> int | None:
-        """Priority of the first job of another label, in the same tier."""
-        tier, _ = pending_demand.rank(self.line[at].job, self.slack.seen)
-        for other in others:
-            if pending_demand.rank(self.line[other].job, self.slack.seen)[0] != tier:
+    def _ahead(self, at: int) -> int | None:
+        """Priority of the first job ahead with another label."""
+        for other in range(at - 1, -1, -1):
+            if not self._is_of_tier(other, at):
                 break
             if self.labels[other] is None or self.labels[other] != self.labels[at]:
                 return self.line[other].place
         return None
+
+    def _is_of_tier(self, other: int, at: int) -> bool:
+        if other >= len(self.line):
+            return False
+        one, two = (pending_demand.rank(self.line[n].job, self.slack.seen)[0] for n in (other, at))
+        return one == two
 
 
 def _order(gaps: _Gaps, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
@@ -269,9 +280,10 @@ def _order(gaps: _Gaps, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
         jobs = np.where(stays, kept, exchanged(WaitingJobs(group, asks, wish)))
         order = [line[at] for at in jobs]
         new = jobs != kept
-        wrong = np.array(
-            [new[at] and not gaps.has_gap(at, one.job) for at, one in enumerate(order)]
-        )
+        wrong = np.zeros(len(line), dtype=bool)
+        for at in np.flatnonzero(new | (jobs != own)).tolist():
+            allowed = gaps.may_get if new[at] else gaps.may_keep
+            wrong[at] = not allowed(at, order[at].job)
         if not gaps.slack.needed:
             wrong |= _unlike_slurm(line, order, gaps.slack.seen)
         if not wrong.any():
