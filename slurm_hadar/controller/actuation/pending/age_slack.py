@@ -6,10 +6,13 @@ more than the Nice in it, until all are counted. A job that gets another's place
 least that far from those of other jobs. Where there is no such gap the exchange does not begin.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from slurm_hadar.controller.actuation.pending.waiting_line import WaitingJob
 from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import Job
 
 
@@ -48,3 +51,53 @@ def age_slack(seen: Observed) -> AgeSlack:
     """Of a site. A point more than the age of one period, as Slurm drops fractions."""
     gained = seen.age.points(seen.age.period_s)
     return AgeSlack(seen, ceil(gained) + 1 if gained else 0, gained >= 1)
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The places of the line, and how near other jobs are to them. ``labels``: of each job, as of
+    :func:`exchange_group`."""
+
+    line: Sequence[WaitingJob]
+    labels: Sequence[object]
+    slack: AgeSlack
+
+    def priority(self, at: int) -> int | None:
+        """Of another job that gets this place; None where the gap is too small. It stays ahead of
+        all places behind."""
+        behind = self.line[at + 1].place if self._is_of_tier(at + 1, at) else None
+        return self.slack.place(self.line[at].place, self._ahead(at), behind)
+
+    def may_get(self, at: int, job: Job) -> bool:
+        """Whether the job may get this place now."""
+        return self._are_alike(at, job) and self.priority(at) is not None
+
+    def may_keep(self, at: int, job: Job) -> bool:
+        """Whether the job passes nobody with this place, or will not with another Nice."""
+        return self.has_slack(at, job) or not self._are_alike(at, job) or self.may_get(at, job)
+
+    def has_slack(self, at: int, job: Job) -> bool:
+        """Whether the job, which has this place, passes nobody at Slurm's next count of ages. It
+        gains on others where these have the most age that counts."""
+        if not self.slack.needed or at >= len(self.line) or job.priority <= self.line[at].place + 1:
+            return True
+        ahead = self._ahead(at)
+        return ahead is None or job.priority + self.slack.points < ahead
+
+    def _are_alike(self, at: int, job: Job) -> bool:
+        return self.slack.are_counted_alike(self.line[at].job, job)
+
+    def _ahead(self, at: int) -> int | None:
+        """Priority of the first job ahead with another label."""
+        for other in range(at - 1, -1, -1):
+            if not self._is_of_tier(other, at):
+                break
+            if self.labels[other] is None or self.labels[other] != self.labels[at]:
+                return self.line[other].place
+        return None
+
+    def _is_of_tier(self, other: int, at: int) -> bool:
+        if other >= len(self.line):
+            return False
+        one, two = (pending_demand.rank(self.line[n].job, self.slack.seen)[0] for n in (other, at))
+        return one == two

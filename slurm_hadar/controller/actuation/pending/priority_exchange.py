@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.pending.age_slack import AgeSlack, age_slack
+from slurm_hadar.controller.actuation.pending.age_slack import Gaps, age_slack
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
     Memory,
@@ -24,10 +24,16 @@ from slurm_hadar.controller.actuation.pending.lent_places import (
     lost_for_good,
     owners_nice,
 )
-from slurm_hadar.controller.observation.access import allowed_partitions
+from slurm_hadar.controller.actuation.pending.waiting_line import (
+    WaitingJob,
+    exchange_group,
+    may_exchange,
+    plain_priority,
+    requested,
+    waiting_line,
+)
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand, waits
-from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
@@ -53,18 +59,6 @@ class NewPlaces:
     said: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A job in the queue, with its priority ``plain``, without any exchange, and that of its own
-    ``place``: another's, if it started from this one's."""
-
-    job: Job
-    plain: int
-    place: int
-    target: SchedulableJob | None = None
-    """Of a job that may take part."""
-
-
 def exchange(
     snapshot: Snapshot,
     plan: Plan,
@@ -80,17 +74,17 @@ def exchange(
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    here = _may_exchange(snapshot, seen, refused)
+    here = may_exchange(snapshot, seen, refused)
     lost = lost_for_good(memory, seen, here)
     off = barred(memory, seen)
     here = {id_: target for id_, target in here.items() if target.job.uid not in off}
-    line = _line(here, seen, lost)
+    line = waiting_line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
     ids = [one.job.id for one in head]
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
     slack = age_slack(seen)
-    gaps = _Gaps(head, [_group(one, seen, config) for one in head], slack)
+    gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
     order = [*_order(gaps, wish, _standing(head, memory, lost)), *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
     ours = {}
@@ -127,7 +121,7 @@ def in_own_places(
 ) -> Snapshot:
     """The snapshot with the order that the jobs would have without any exchange, as the policy
     shall see it: by what it sees after an exchange it would want the next one otherwise."""
-    lost = lost_for_good(memory, seen, _may_exchange(snapshot, seen, refused))
+    lost = lost_for_good(memory, seen, may_exchange(snapshot, seen, refused))
     view = snapshot.view
     own = np.array(
         [_own_place(snapshot.schedulable[id_].job, seen, lost) for id_ in view.jobs.ids],
@@ -139,59 +133,11 @@ def in_own_places(
 def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
     """As in ``domain.view.JobArrays.priority``."""
     tier, _ = pending_demand.rank(job, seen)
-    plain = _plain(job, seen) if job.state is JobState.PENDING else job.priority
+    plain = plain_priority(job, seen) if job.state is JobState.PENDING else job.priority
     return tier * PRIORITIES + plain - lost.get(job.id, 0)
 
 
-def _plain(job: Job, seen: Observed) -> int:
-    """The priority that a waiting job would have without any exchange."""
-    # One that was requeued has a Nice for its lost age: that one is its own.
-    return job.priority + (job.nice - owners_nice(job, seen) if job.restarts == 0 else 0)
-
-
-def _may_exchange(
-    snapshot: Snapshot, seen: Observed, refused: Collection[str]
-) -> dict[str, SchedulableJob]:
-    return {
-        id_: target
-        for id_, target in snapshot.schedulable.items()
-        if id_ not in refused and _takes_part(target, seen)
-    }
-
-
-def _line(
-    here: Mapping[str, SchedulableJob], seen: Observed, lost: Mapping[str, int]
-) -> list[_Waiting]:
-    """All jobs that Slurm may start, in the order in which it would without any exchange."""
-    found = []
-    for job in seen.jobs.values():
-        if job.may_start_at(seen.now):
-            plain = _plain(job, seen)
-            place = plain - lost.get(job.id, 0)
-            found.append(_Waiting(job, plain, place, here.get(job.id)))
-    return sorted(found, key=lambda one: pending_demand.queue_key(one.job, seen, one.place))
-
-
-def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
-    """Whether the job's priority is one number that its Nice changes, and the controller's to
-    change. One that was requeued has a Nice for its lost age, and an array is many jobs."""
-    job = target.job
-    partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
-    return (
-        job.may_start_at(seen.now)
-        and not target.starting
-        and job.restarts == 0
-        and not job.array_job_id
-        and not (job.external or job.other_gres)
-        and not (job.per_gpu or job.exclusive)
-        and job.priority > 1
-        and pending_demand.competes_for_gpus(job, seen)
-        and "Nice" not in seen.steered(job.id).foreign
-        and len({(one.priority_tier, one.priority_factor) for one in partitions}) == 1
-    )
-
-
-def _standing(line: Sequence[_Waiting], memory: Memory, lost: Mapping[str, int]) -> IntArray:
+def _standing(line: Sequence[WaitingJob], memory: Memory, lost: Mapping[str, int]) -> IntArray:
     """(W,) the job that has each place since the last tick, as an index into the line."""
     at = {one.job.id: number for number, one in enumerate(line)}
     has = {
@@ -210,57 +156,7 @@ def _standing(line: Sequence[_Waiting], memory: Memory, lost: Mapping[str, int])
     return found
 
 
-@dataclass(frozen=True)
-class _Gaps:
-    """The places of the line, and how near other jobs are to them. ``labels``: of each job, as of
-    :func:`_group`."""
-
-    line: Sequence[_Waiting]
-    labels: Sequence[object]
-    slack: AgeSlack
-
-    def priority(self, at: int) -> int | None:
-        """Of another job that gets this place; None where the gap is too small. It stays ahead of
-        all places behind."""
-        behind = self.line[at + 1].place if self._is_of_tier(at + 1, at) else None
-        return self.slack.place(self.line[at].place, self._ahead(at), behind)
-
-    def may_get(self, at: int, job: Job) -> bool:
-        """Whether the job may get this place now."""
-        return self._are_alike(at, job) and self.priority(at) is not None
-
-    def may_keep(self, at: int, job: Job) -> bool:
-        """Whether the job passes nobody with this place, or will not with another Nice."""
-        return self.has_slack(at, job) or not self._are_alike(at, job) or self.may_get(at, job)
-
-    def has_slack(self, at: int, job: Job) -> bool:
-        """Whether the job, which has this place, passes nobody at Slurm's next count of ages. It
-        gains on others where these have the most age that counts."""
-        if not self.slack.needed or at >= len(self.line) or job.priority <= self.line[at].place + 1:
-            return True
-        ahead = self._ahead(at)
-        return ahead is None or job.priority + self.slack.points < ahead
-
-    def _are_alike(self, at: int, job: Job) -> bool:
-        return self.slack.are_counted_alike(self.line[at].job, job)
-
-    def _ahead(self, at: int) -> int | None:
-        """Priority of the first job ahead with another label."""
-        for other in range(at - 1, -1, -1):
-            if not self._is_of_tier(other, at):
-                break
-            if self.labels[other] is None or self.labels[other] != self.labels[at]:
-                return self.line[other].place
-        return None
-
-    def _is_of_tier(self, other: int, at: int) -> bool:
-        if other >= len(self.line):
-            return False
-        one, two = (pending_demand.rank(self.line[n].job, self.slack.seen)[0] for n in (other, at))
-        return one == two
-
-
-def _order(gaps: _Gaps, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
+def _order(gaps: Gaps, wish: FloatArray, standing: IntArray) -> list[WaitingJob]:
     """The line with exchanges, by the least ``wish`` first; ``standing``: those of the last tick.
 
     Those that Slurm would not carry out, as it takes the job with the lesser number first of two
@@ -271,7 +167,7 @@ def _order(gaps: _Gaps, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
         return list(line)
     numbers = {label: at for at, label in enumerate(dict.fromkeys(labels)) if label is not None}
     group = np.array([numbers.get(label, NO_EXCHANGE) for label in labels])
-    asks = np.array([_asks(one.job) for one in line])
+    asks = np.array([requested(one.job) for one in line])
     own = np.arange(len(line))
     # What stands, as far as the rule still allows it.
     kept = exchanged(WaitingJobs(group, asks, np.argsort(standing).astype(float)))
@@ -297,7 +193,9 @@ def _order(gaps: _Gaps, wish: FloatArray, standing: IntArray) -> list[_Waiting]:
     return list(line)
 
 
-def _unlike_slurm(line: Sequence[_Waiting], order: Sequence[_Waiting], seen: Observed) -> BoolArray:
+def _unlike_slurm(
+    line: Sequence[WaitingJob], order: Sequence[WaitingJob], seen: Observed
+) -> BoolArray:
     """(W,) whether Slurm would have another job in a place, as priorities are shown."""
     held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
     done = sorted(order, key=lambda one: pending_demand.queue_key(one.job, seen, held[one.job.id]))
@@ -305,37 +203,8 @@ def _unlike_slurm(line: Sequence[_Waiting], order: Sequence[_Waiting], seen: Obs
     return np.array([one.place in wrong for one in line])
 
 
-def _group(one: _Waiting, seen: Observed, config: Config) -> tuple[object, ...] | None:
-    """Jobs of one group ask for the same places, and may exchange theirs; None: with nobody."""
-    if one.target is None:
-        return None
-    job, want = one.job, one.target.request
-    groups = config.partitions.groups if want.of_one_type else {}
-    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
-    if len({(part.priority_tier, part.priority_factor) for part in open_to_it}) != 1:
-        return None
-    same = (
-        pending_demand.rank(job, seen)[0],
-        frozenset(part.name for part in open_to_it),
-        want.constraint,
-        want.types,
-        want.form,
-        job.features,
-        job.required_nodes,
-        job.excluded_nodes,
-    )
-    return (*ExchangeLevel(config.queue.exchange).group(job.uid, job.account, job.qos), *same)
-
-
-def _asks(job: Job) -> list[float]:
-    """What a job asks for: nodes, GPUs, CPUs, MB, s. Without an amount it has all of the memory."""
-    memory = job.mem_per_node_mb * job.node_count or job.mem_per_cpu_mb * job.cpus or np.inf
-    gpus = waits.gpus_asked(job)
-    return [job.node_count, gpus, job.cpus, memory, job.tasks, job.exclusive, job.time_limit_s]
-
-
 def _promises(
-    line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed, known: Mapping[str, float]
+    line: Sequence[WaitingJob], snapshot: Snapshot, seen: Observed, known: Mapping[str, float]
 ) -> ExpectedEnds[str]:
     """Of those that may exchange their places."""
     ours = {one.job.id for one in line if one.target is not None}
@@ -347,7 +216,7 @@ def _promises(
     return found
 
 
-def _ends(line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed) -> FloatArray:
+def _ends(line: Sequence[WaitingJob], snapshot: Snapshot, seen: Observed) -> FloatArray:
     """(W,) s from now until each job would end without any exchange."""
     pools = waits.released(seen, snapshot)
     counts, times = [], []
@@ -367,9 +236,9 @@ def _ends(line: Sequence[_Waiting], snapshot: Snapshot, seen: Observed) -> Float
 def _least_changed(
     ours: Mapping[str, int],
     lost: Mapping[str, int],
-    gaps: _Gaps,
-    line: Sequence[_Waiting],
-    order: Sequence[_Waiting],
+    gaps: Gaps,
+    line: Sequence[WaitingJob],
+    order: Sequence[WaitingJob],
 ) -> dict[str, int]:
     """``ours``, the Nice of each job with another's place, so that as few as possible change:
     jobs that stand where they shall keep theirs, although priorities have drifted meanwhile.
@@ -385,7 +254,7 @@ def _least_changed(
     }
     kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
 
-    def place(one: _Waiting) -> tuple[int, int, int]:
+    def place(one: WaitingJob) -> tuple[int, int, int]:
         job = one.job
         usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
         nice = kept.get(job.id, lost.get(job.id, usual))
