@@ -73,11 +73,11 @@ class Gaps:
         return self._are_alike(at, job) and self.priority(at) is not None
 
     def may_keep(self, at: int, job: Job) -> bool:
-        """Whether the job passes nobody with this place, or will not with another Nice."""
+        """Whether the job passes no other with this place, or will not with another Nice."""
         return self.has_slack(at, job) or not self._are_alike(at, job) or self.may_get(at, job)
 
     def has_slack(self, at: int, job: Job) -> bool:
-        """Whether the job, which has this place, passes nobody at Slurm's next count of ages. It
+        """Whether the job, which has this place, passes no other at Slurm's next count of ages. It
         gains on others where these have the most age that counts."""
         if not self.slack.needed or at >= len(self.line) or job.priority <= self.line[at].place + 1:
             return True
