@@ -78,7 +78,7 @@ def _takes_part(target: SchedulableJob, seen: Observed) -> bool:
 
 
 def exchange_group(one: WaitingJob, seen: Observed, config: Config) -> tuple[object, ...] | None:
-    """Jobs of one group ask for the same places, and may exchange theirs; None: with no other job."""
+    """Jobs of one group ask for the same places, and may exchange theirs; None: with no job."""
     if one.target is None:
         return None
     job, want = one.job, one.target.request
