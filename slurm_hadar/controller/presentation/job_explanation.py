@@ -196,8 +196,8 @@ def plain(found: StatusRow | Explanation) -> dict[str, object]:
 def row_of(
     job: Job, seen: Observed, decision: Decision | None, age: str = "", in_vain: int = 0
 ) -> StatusRow:
-    """One managed job as ``hadar status`` shows it. ``age``: before the time since its decision,
-    such as ``decided``; empty where that is of now and no time is said. ``in_vain``: its moves
+    """One managed job as ``hadar status`` shows it. ``age``: when its decision was made, such as
+    ``decided 5 s ago``; empty where that is of now and no time is said. ``in_vain``: its moves
     after which Slurm did not start it where it should go, as far as they are known."""
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
@@ -205,9 +205,8 @@ def row_of(
     total = declared.total_samples if progress else 0
     waits = job.state is JobState.PENDING and bool(job.reason)
     decided = reason_now(job, decision) if decision else ""
-    if age and decision is not None and decided:
-        ago = formats.duration(max(0.0, seen.now - decision.time_s))
-        decided = f"{age} {ago} ago: {decided}"
+    if age and decided:
+        decided = f"{age}: {decided}"
     why = (
         gpu_use.in_vain(seen, job.id),
         f"not steered: {job.outside}" if job.outside else "",

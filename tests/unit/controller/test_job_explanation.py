@@ -56,7 +56,7 @@ def test_a_job_that_started_since_the_last_tick_does_not_seem_to_wait():
         assert row_of(began, seen([began]), later).reason == "it waits for another job"
     placed = replace(decided, placement="1 x k80 on k1", reason="ends in 3 min")
     assert row_of(began, seen([began]), placed).reason == "ends in 3 min"
-    old = row_of(began, seen([began]), replace(decided, time_s=NOW - 9), "decided")
+    old = row_of(began, seen([began]), replace(decided, time_s=NOW - 9), "decided 9 s ago")
     assert old.reason.startswith("decided 9 s ago: it started since the last tick, which said: ")
 
 

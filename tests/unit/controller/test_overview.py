@@ -16,10 +16,12 @@ from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.reports.cluster import HIDDEN
+from slurm_hadar.reports.formats import moment
 from slurm_hadar.reports.status import (
     CHAINED,
     CONTROLLER,
     SLURM,
+    STATE_FILE,
     ControllerState,
     Overview,
     summary,
@@ -111,12 +113,18 @@ def test_each_user_sees_how_far_their_own_declarations_count():
 
 
 def test_reasons_of_a_dead_controller_are_marked_as_old():
-    found = overview(sight(controller=SILENT), OPERATOR)
+    found = overview(sight(controller=SILENT, source=STATE_FILE), OPERATOR)
     assert rows(found)["1"].reason == "OLD, decided 1 min 00 s ago: job 2 pays less"
     # Slurm's own reason is of now.
     assert rows(found)["2"].reason.startswith("Slurm: Resources; OLD, decided 1 min")
     alone = overview(sight(source=SLURM), ANN)
     assert rows(alone)["1"].reason == "decided 1 min 00 s ago: job 2 pays less"
+
+
+def test_what_a_controller_answers_that_waits_for_slurm_is_dated_by_the_clock():
+    # It answers from its last tick, which may be long ago.
+    reason = rows(overview(sight(controller=SILENT), OPERATOR))["1"].reason
+    assert reason == f"OLD, decided at {moment(NOW - 60)}: job 2 pays less"
 
 
 def test_gpus_are_counted_by_type():
