@@ -112,7 +112,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=_reason(job, decision, history, seen.now, controller.config),
+        reason=_reason(job, decision, history, seen, controller.config),
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *not_steered(job),
@@ -150,11 +150,11 @@ def reason_now(job: Job, decision: Decision) -> str:
 
 
 def _reason(
-    job: Job, decision: Decision | None, history: list[Entry], now: float, config: Config
+    job: Job, decision: Decision | None, history: list[Entry], seen: Observed, config: Config
 ) -> str:
-    moves = (one for one in history if one.kind == Kind.MOVE.value and one.outcome is None)
-    if (entry := next(moves, None)) is not None:
-        return move_text.under_way(entry, now, config)
+    moves = (one for one in history if one.kind == Kind.MOVE.value)
+    if (entry := next(moves, None)) is not None and move_text.is_under_way(entry, job):
+        return move_text.under_way(entry, seen, config)
     return reason_now(job, decision) if decision else ""
 
 

@@ -91,7 +91,11 @@ class Sight:
 def overview(sight: Sight, viewer: Viewer) -> Overview:
     """All that this user may see."""
     seen = sight.seen
-    moving = {one.job: one for one in sight.entries or () if one.outcome is None}
+    moving = {
+        one.job: one
+        for one in sight.entries or ()
+        if move_text.is_under_way(one, seen.jobs.get(one.job))
+    }
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
     others = [job for job in visible if not job.managed]
     states = Counter(job.state for job in visible)
@@ -293,7 +297,7 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     entry = moving.get(job.id) if in_full else None
     if entry is not None:
         where = job_updates.placement_text(steering_of(entry.details, 0.0).gpus)
-        text = move_text.under_way(entry, sight.seen.now, sight.config)
+        text = move_text.under_way(entry, sight.seen, sight.config)
         decision = Decision(job.id, entry.changed_s, where, text)
     age = "" if decision is None else _age(decision, sight)
     row = job_explanation.row_of(job, sight.seen, decision, age, sight.in_vain.get(job.id, 0))

@@ -15,6 +15,7 @@ from slurm_hadar.controller.presentation.privacy import Privacy
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.reports.cluster import HIDDEN
 from slurm_hadar.reports.formats import moment
 from slurm_hadar.reports.status import (
@@ -231,10 +232,31 @@ def test_a_job_that_is_asked_to_save_says_so_and_where_it_goes():
     assert row.reason == "asked to save 12 s ago, may take 60 s, then moves to 1 x k80 on k1"
     assert row.planned == {"k80": 1} and row.here == {"v100": 1}
     sent = replace(asked, phase="requeued")
-    assert "requeued 12 s ago" in rows(overview(sight(entries=[sent]), ANN))["1"].reason
+    reason = rows(overview(sight(entries=[sent]), ANN))["1"].reason
+    assert reason == "requeued 12 s ago for this move, waits to start on 1 x k80 on k1"
     assert rows(overview(sight(entries=[replace(asked, outcome="moved")]), ANN))["1"].planned != {
         "k80": 1
     }
+
+
+def test_a_job_that_has_saved_or_left_since_the_last_tick_is_not_said_to_be_asked():
+    details = {"gpus": {"k80": 1}, "nodes": {"k1": {"k80": 1}}, "save": "n", "restarts": 0}
+    asked = Entry(1, "1", "move", "asked", NOW - 12, NOW - 12, details, None)
+    done = Ack("n", NOW - 2, 64)
+    told = Progress("1", NOW - 2, 0, "v1", 1, False, NOW, "m", 64, 1.0, 0.0, 64, 1, ack=done)
+    saved = replace(some(), progress={"1": told})
+    reason = rows(overview(sight(saved, entries=[asked]), ANN))["1"].reason
+    assert reason == "has saved and is about to be requeued, moves to 1 x k80 on k1"
+    # By itself, as with checkpoint=signal.
+    left = seen([job("1", restarts=1)])
+    (row,) = overview(sight(left, entries=[asked]), ANN).rows
+    assert row.reason == "Slurm: Priority; requeued for this move, waits to start on 1 x k80 on k1"
+    # Released, and not started yet.
+    sent = replace(asked, phase="requeued", outcome="moved")
+    (row,) = overview(sight(left, entries=[sent]), ANN).rows
+    assert "requeued 12 s ago for this move, waits to start on 1 x k80 on k1" in row.reason
+    for over in (replace(sent, shown="runs on 1 x k80 on k1"), replace(sent, outcome="refused")):
+        assert "requeued" not in overview(sight(left, entries=[over]), ANN).rows[0].reason
 
 
 def test_moves_of_others_jobs_are_not_said_as_none():
