@@ -40,6 +40,8 @@ from slurm_hadar.slurm.updates import command_line
 
 _EXPLAINED = 50
 """Lines of a job's history."""
+_NAMED_TASKS = 5
+"""Of an array, where one is to be named."""
 _NOTHING = "nothing"
 
 
@@ -176,7 +178,13 @@ def no_array(seen: Observed, id_: str) -> None:
     """Raises UsageError where ``id_`` is an array of several jobs."""
     tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
     if tasks:
-        raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
+        tasks.sort(key=lambda task: (len(task), task))
+        more = len(tasks) - _NAMED_TASKS
+        also = f" and {more:,} more" if more > 0 else ""
+        raise UsageError(
+            f"job {id_} is an array; ask for one of its tasks: "
+            f"{', '.join(tasks[:_NAMED_TASKS])}{also}. hadar status {id_} shows them all"
+        )
 
 
 def ensure_managed(job: Job) -> None:
@@ -305,7 +313,8 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
     was = _asked_for(job, seen, config)
     over = job.opted_out or job.state is JobState.FINISHED
-    notes = [] if over else [f"To opt it out: hadar optout {job.id}"]
+    whole = f"; all tasks of its array: hadar optout {job.array_job_id}" if job.array_job_id else ""
+    notes = [] if over else [f"To opt it out: hadar optout {job.id}{whole}"]
     runs = job.state is JobState.RUNNING
     if not was or not (runs or job.state is JobState.PENDING):
         return notes

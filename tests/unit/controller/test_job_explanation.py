@@ -224,6 +224,9 @@ def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(t
 def test_no_optout_of_a_job_that_has_ended_is_offered():
     one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
     assert undo(one, seen([one]), SITE)[0].startswith("To opt it out")
+    task = replace(one, id="7_1", array_job_id=7)
+    said = undo(task, seen([task]), SITE)[0]
+    assert said == "To opt it out: hadar optout 7_1; all tasks of its array: hadar optout 7"
     ended = replace(one, state=JobState.FINISHED, slurm_state="COMPLETED")
     assert undo(ended, seen([ended]), SITE) == []
 
