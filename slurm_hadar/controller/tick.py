@@ -29,6 +29,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.journal import last_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.state_errors import heartbeat_error, new_file_message
 from slurm_hadar.controller.journal.store import Store
@@ -50,7 +51,7 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
@@ -129,8 +130,12 @@ class Controller:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
         it changes nothing in Slurm. Whether it is time for one, see ``backoff``."""
         with self.backoff.tick():
-            self.rules.begin_tick(self._clock())
-            return self._tick()
+            try:
+                self.rules.begin_tick(self._clock())
+                return self._tick()
+            except HadarError as error:
+                last_fault.keep(self.store, str(error), self._clock())
+                raise
 
     def _tick(self) -> TickReport:
         other = rival(self.config, self._clock())
@@ -197,6 +202,7 @@ class Controller:
             report = self._whole_pass(mode, said)
             if mode.keep:
                 self.store.opening_reported()
+                last_fault.clear(self.store)
                 if self.store.policy_state(_GROUPS) != self._group_problems:
                     self.store.keep_policy_state(_GROUPS, dict(self._group_problems))
             return report
