@@ -155,8 +155,7 @@ def _no_result(controller: ControllerState) -> str:
     """Why what a controller answers is not of now."""
     if controller.fault:
         return "each tick since then failed"
-    late = "; Slurm may not answer it" if controller.state == "silent" else ""
-    return f"the tick since then has no result yet{late}"
+    return "the tick since then has no result yet"
 
 
 def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> list[Text]:
@@ -311,14 +310,15 @@ def controller_summary(state: ControllerState, now: float, answers: bool = False
         if state.doubt:
             lines.append(_line("", formats.plain(state.doubt), _ALARM))
         return lines
+    means = "Slurm goes on alone; reasons may be old"
     if state.state in ("silent", "stopped"):
         age = formats.duration(max(0.0, now - state.last_s))
-        said = f"{state.state.upper()}{host} since {formats.moment(state.last_s)} ({age})"
+        what = state.state.upper()
+        if answers and state.state == "silent":
+            what, means = "NO TICK", "it answers, and may wait for Slurm; reasons may be old"
+        said = f"{what}{host} since {formats.moment(state.last_s)} ({age})"
     else:
         said = "NONE: no heartbeat in the exchange folder"
-    means = "it answers, but has begun no tick since; reasons may be old"
-    if not answers:
-        means = "Slurm goes on alone; reasons may be old"
     return [_line("Controller", said, _ALARM), _line("", means, _ALARM)]
 
 
