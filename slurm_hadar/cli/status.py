@@ -309,7 +309,7 @@ def overview_of(site: Config, live: bool) -> Overview:
 
 def _own(site: Config) -> Overview:
     """Told to the controller's user, from Slurm and the state file as they are now."""
-    from slurm_hadar.controller.journal import last_fault
+    from slurm_hadar.controller.journal import tick_fault
 
     with reader_of(site) as controller:
         widen_own(site)
@@ -317,7 +317,7 @@ def _own(site: Config) -> Overview:
         beat = read_heartbeat(site.site.exchange_dir, site.controller_uid)
         since = overview.midnight(seen.now)
         # Under a timer none answers.
-        fault = _fault(site) or last_fault.last(controller.store) or _unwritable(site)
+        fault = _fault(site) or tick_fault.latest(controller.store) or _unwritable(site)
         sight = Sight(
             seen,
             site,

@@ -29,7 +29,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
-from slurm_hadar.controller.journal import last_fault
+from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.state_errors import heartbeat_error, new_file_message
 from slurm_hadar.controller.journal.store import Store
@@ -134,7 +134,7 @@ class Controller:
                 self.rules.begin_tick(self._clock())
                 return self._tick()
             except HadarError as error:
-                last_fault.keep(self.store, str(error), self._clock())
+                tick_fault.keep(self.store, str(error), self._clock())
                 raise
 
     def _tick(self) -> TickReport:
@@ -202,7 +202,7 @@ class Controller:
             report = self._whole_pass(mode, said)
             if mode.keep:
                 self.store.opening_reported()
-                last_fault.clear(self.store)
+                tick_fault.clear(self.store)
                 if self.store.policy_state(_GROUPS) != self._group_problems:
                     self.store.keep_policy_state(_GROUPS, dict(self._group_problems))
             return report

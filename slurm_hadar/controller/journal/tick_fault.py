@@ -23,7 +23,7 @@ def clear(store: Store) -> None:
         store.keep_policy_state(_NAME, {})
 
 
-def last(store: Store) -> str:
+def latest(store: Store) -> str:
     """A sentence; empty where the latest tick did not fail. Raises sqlite3.Error."""
     kept = store.policy_state(_NAME)
     what, at = kept.get("what"), kept.get("time_s")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hand_made import CONFIG, NOW, RATES
 
-from slurm_hadar.controller.journal import last_fault
+from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller, _Mode
 from slurm_hadar.domain.errors import HadarError
@@ -34,22 +34,22 @@ def test_a_tick_keeps_its_fault_until_one_comes_to_its_end(store):
     with pytest.raises(HadarError, match="no space"):
         controller.tick()
     said = f"the tick at {moment(NOW)} failed: the heartbeat cannot be written (no space)"
-    assert last_fault.last(store) == said
+    assert tick_fault.latest(store) == said
     controller._whole_pass = lambda *_: None
     controller._pass(_Mode(False, keep=False), ())
-    assert last_fault.last(store) == said, "a plan is no tick"
+    assert tick_fault.latest(store) == said, "a plan is no tick"
     controller._pass(_Mode(True), ())
-    assert last_fault.last(store) == ""
+    assert tick_fault.latest(store) == ""
 
 
 @pytest.mark.parametrize("kept", [{"what": 5, "time_s": 1.0}, {"what": "x"}, {"what": "", "a": []}])
 def test_what_is_no_fault_is_none(store, kept):
     store.keep_policy_state("fault", kept)
-    assert last_fault.last(store) == ""
+    assert tick_fault.latest(store) == ""
 
 
 def test_where_the_file_itself_cannot_be_written_the_tick_says_its_own_fault():
     def fails(*_):
         raise sqlite3.OperationalError("database or disk is full")
 
-    last_fault.keep(SimpleNamespace(keep_policy_state=fails), "x", NOW)
+    tick_fault.keep(SimpleNamespace(keep_policy_state=fails), "x", NOW)
