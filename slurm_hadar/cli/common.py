@@ -13,6 +13,7 @@ import typer
 from slurm_hadar import config as configuration
 from slurm_hadar import users
 from slurm_hadar.config import Config
+from slurm_hadar.controller.journal.state_errors import place_cause
 from slurm_hadar.controller.lock import controllers_uid, only_one
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
@@ -111,7 +112,8 @@ def _writable(folder: Path) -> None:
     except OSError:
         return
     if ours and not os.access(folder, os.W_OK | os.X_OK):
-        raise HadarError(f"state folder {folder} cannot be written; run: chmod 700 {folder}")
+        cause = place_cause(folder) or f"run: chmod 700 {folder}"
+        raise HadarError(f"state folder {folder} cannot be written: {cause}")
 
 
 def is_controllers_user(config: Config) -> bool:

@@ -54,7 +54,7 @@ def of_submit(
     if why and not each:
         return f"gpus={span[0]} is asked of Slurm, and {why}"
     found = _no_effect(declaration, why) or of_one_count(declaration, held)
-    return found or _out_of_reach(declaration, sizes)
+    return found or _out_of_reach(declaration, 1, sizes)
 
 
 def of_one_count(declaration: Declaration, held: Mapping[str, str | None]) -> str:
@@ -127,30 +127,31 @@ def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
     if isinstance(want, str):
         return _no_effect(declared, want)
     several = span[0] != span[-1]
+    other = several or span[0] != want.count
     if want.whole:
         fitted = WholeNodes(seen).fitted(job, want)
         return _no_effect(declared, fitted) if isinstance(fitted, str) else ""
-    if several and want.copies[1] > 1:
+    if other and want.copies[1] > 1:
         why = "copies have the GPUs of the request on each node"
-    elif several and want.nodes > 1:
+    elif other and want.nodes > 1:
         why = _fixed(want.nodes)
-    elif several and job.request.typed:
+    elif other and job.request.typed:
         why = "the request names a GPU type, and Slurm changes no such request"
-    elif several and want.form == "task":
+    elif other and want.form == "task":
         why = "the request counts GPUs by task"
-    elif not declared.checkpoint and (several or want.count != span[0]):
+    elif other and not declared.checkpoint:
         why = f"only a move changes the {want.count} of the request, and it declares no checkpoint"
     elif declared.pin and not may_have(declared, want.count, asked=True):
         why = f"only a move changes the {want.count} of the request, and it is pinned"
-    elif want.most_nodes > 1:
-        return _until_a_move(job, want)
     else:
         there = (seen.partitions[name].nodes for name in want.partitions if name in seen.partitions)
         members = [seen.nodes[name] for names in there for name in names if name in seen.nodes]
         fit = [node for node in members if not want.types or {*want.types} & {*node.gpus}]
-        sizes = {gpus_of(node) for node in fit}
-        why = _of_sizes(span, 1, False, sizes)
-        found = _no_effect(declared, why) or _out_of_reach(declared, sizes)
+        # On several nodes it may have the GPUs of all of them.
+        sizes = sorted((gpus_of(node) for node in fit), reverse=True)[: want.most_nodes]
+        most = (sum(sizes),)
+        why = _of_sizes(span, want.most_nodes, False, most)
+        found = _no_effect(declared, why) or _out_of_reach(declared, want.most_nodes, most)
         return found or _until_a_move(job, want)
     return _no_effect(declared, why)
 
@@ -171,25 +172,29 @@ def _no_effect(declaration: Declaration, why: str) -> str:
     return f"gpus={declaration.assignments()['gpus']} has no effect: {why}" if why else ""
 
 
-def _out_of_reach(declaration: Declaration, sizes: Collection[int]) -> str:
-    """Where a range goes beyond the GPUs of a node. A list may name numbers of several clusters.
-    ``sizes``: GPUs of each node that the job may have."""
+def _out_of_reach(declaration: Declaration, nodes: int, sizes: Collection[int]) -> str:
+    """Where a range goes beyond the GPUs of so many nodes. A list may name numbers of several
+    clusters. ``sizes``: as :func:`_of_sizes` takes them."""
     span, largest = declaration.gpus or (0,), max(sizes, default=0)
     if isinstance(span, CountList) or not span[0] <= largest < span[-1]:
         return ""
     return (
-        f"of gpus={declaration.assignments()['gpus']} the job gets at most {largest}: no node that "
-        "it may have has more GPUs"
+        f"of gpus={declaration.assignments()['gpus']} the job gets at most {largest}: "
+        f"{_none_of(nodes)} it may have {'has' if nodes == 1 else 'have'} more GPUs"
     )
 
 
+def _none_of(nodes: int) -> str:
+    return "no node that" if nodes == 1 else f"no {nodes} nodes that"
+
+
 def _of_sizes(span: tuple[int, ...], nodes: int, whole: bool, sizes: Collection[int]) -> str:
-    """``sizes``: the GPUs of each node that the job may have."""
+    """``sizes``: the GPUs of each node that the job may have, or of as many ``nodes``."""
     if not any(sizes):
         return ""
     if not whole:
-        few = span[0] > max(sizes)
-        return f"no node that the job may have has more than {max(sizes)} GPUs" if few else ""
+        has = f"{_none_of(nodes)} the job may have {'has' if nodes == 1 else 'have'}"
+        return f"{has} more than {max(sizes)} GPUs" if span[0] > max(sizes) else ""
     may = sorted({size * nodes for size in sizes if size})
     least, most = (1, 0) if isinstance(span, CountList) else (span[0], span[-1])
     if {*span} & {*may} or any(least <= count <= most for count in may):

@@ -335,6 +335,9 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         if submit.site is not None and not _acts(submit, submit.site):
             said = "the job will be managed"
             more.append("no controller is acting now, and until one does it is an ordinary job")
+        if any("not steered" in doubt for doubt in outcome.doubts):
+            # A line above says why.
+            said += ", but not steered"
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     details = "; for details: hbatch --hadar-plan" if len(plain) < len(more) else ""
     return (f"{said}: {'; '.join(plain)}" if plain else said) + details

@@ -73,11 +73,13 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     jobs, steering = _find(cluster, job), {}
     changed: dict[str, Declaration] = {}
     leaves = _leaves_on_signal(jobs)
+    declared = [found.declaration for found in jobs if found.declaration is not None]
+    if declared:
+        # A task that is opted out already does not tell what the others declare.
+        words = min(declared, key=lambda one: one.off).assignments()
+        typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
+        undo = ["off=no", *(one for one in typed if one != "off=yes")]
     for found in jobs:
-        if found.declaration is not None and not changed:
-            words = found.declaration.assignments()
-            typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
-            undo = ["off=no", *(one for one in typed if one != "off=yes")]
         steering[found.id] = _steering(found, site) or Steering()
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()

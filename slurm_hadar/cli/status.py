@@ -30,6 +30,7 @@ from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.journal.state_errors import place_cause
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.presentation import (
     job_explanation,
@@ -308,15 +309,19 @@ def overview_of(site: Config, live: bool) -> Overview:
 
 def _own(site: Config) -> Overview:
     """Told to the controller's user, from Slurm and the state file as they are now."""
+    from slurm_hadar.controller.journal import tick_fault
+
     with reader_of(site) as controller:
         widen_own(site)
         seen = controller.observe()
         beat = read_heartbeat(site.site.exchange_dir, site.controller_uid)
         since = overview.midnight(seen.now)
+        # Under a timer none answers.
+        fault = _fault(site) or tick_fault.latest(controller.store) or _unwritable(site)
         sight = Sight(
             seen,
             site,
-            replace(overview.controller_state(beat, time.time()), fault=_fault(site)),
+            replace(overview.controller_state(beat, time.time()), fault=fault),
             STATE_FILE,
             controller.store.decisions.last(list(seen.jobs)),
             controller.store.moves_since(since),
@@ -324,6 +329,12 @@ def _own(site: Config) -> Overview:
             in_vain=controller.store.all_in_vain(Kind.MOVE.value),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
+
+
+def _unwritable(site: Config) -> str:
+    """Why no tick can write its own file now, nor why it failed; empty where it can."""
+    cause = place_cause(site.site.state_dir)
+    return f"state folder {site.site.state_dir}: {cause}" if cause else ""
 
 
 def _fault(site: Config) -> str:

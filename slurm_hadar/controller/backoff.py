@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.domain.errors import JustStartedError
 from slurm_hadar.domain.view import State
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -74,6 +75,10 @@ class Backoff:
         try:
             with self._traffic.watched():
                 yield
+        except JustStartedError:
+            # Its commands waited for it to start.
+            self._traffic.slowest_s = 0.0
+            raise
         finally:
             self._judge(began)
 

@@ -29,6 +29,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.state_errors import heartbeat_error, new_file_message
 from slurm_hadar.controller.journal.store import Store
@@ -41,7 +42,7 @@ from slurm_hadar.controller.lock import (
     taken_over,
     takes_over,
 )
-from slurm_hadar.controller.observation.group_problems import GroupNews
+from slurm_hadar.controller.observation.group_problems import group_news, group_problems
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
@@ -50,7 +51,7 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
@@ -58,6 +59,8 @@ from slurm_hadar.slurm.cluster import Cluster
 
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
+_GROUPS = "group_problems"
+"""Under this name the store keeps what was reported of them."""
 _LOOK_AGAIN_S = 5.0
 """Where Slurm takes longer to show all, a tick looks once, and moves that are ripe wait for the
 next."""
@@ -116,7 +119,9 @@ class Controller:
         self._room = True
         self._read_s = 0.0
         self._lost_gpus = LostGpus()
-        self._groups = GroupNews()
+        self._group_problems: dict[str, str] = {}
+        self._why_not = ""
+        """Why nothing was changed, as the last tick said it."""
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
         """Of a daemon: see :class:`Writer`."""
@@ -125,14 +130,18 @@ class Controller:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
         it changes nothing in Slurm. Whether it is time for one, see ``backoff``."""
         with self.backoff.tick():
-            self.rules.begin_tick(self._clock())
-            return self._tick()
+            try:
+                self.rules.begin_tick(self._clock())
+                return self._tick()
+            except HadarError as error:
+                tick_fault.keep(self.store, str(error), self._clock())
+                raise
 
     def _tick(self) -> TickReport:
         other = rival(self.config, self._clock())
         if other is not None:
             why = f"a controller on {other} is active; running read-only"
-            return self._pass(_Mode(False), (why,))
+            return self._pass_because(_Mode(False), why)
         may_act, why_not = self._may_act()
         mode = "act" if may_act else "observe"
         folder = self.config.site.exchange_dir
@@ -148,12 +157,20 @@ class Controller:
             other = rival(self.config, self._clock())
             if other is not None:
                 why = f"a controller on {other} took over at the same time; running read-only"
-                return self._pass(_Mode(False), (why,))
+                return self._pass_because(_Mode(False), why)
             self._observer.folder.remove_unfinished()
-        report = self._pass(_Mode(may_act), (why_not,) if why_not else ())
+        report = self._pass_because(_Mode(may_act), why_not)
         jobs = report.seen.jobs.values()
         tidied = self._observer.folder.tidy(jobs, self._clock(), self._seen_since)
         return replace(report, said=(*report.said, *tidied))
+
+    def _pass_because(self, mode: _Mode, why_not: str) -> TickReport:
+        """A pass that says why it changes nothing, or that the next ones may again, where the one
+        before said otherwise."""
+        new = () if why_not == self._why_not else (why_not or "changes are sent again",)
+        report = self._pass(mode, new)
+        self._why_not = why_not
+        return report
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
@@ -185,6 +202,9 @@ class Controller:
             report = self._whole_pass(mode, said)
             if mode.keep:
                 self.store.opening_reported()
+                tick_fault.clear(self.store)
+                if self.store.policy_state(_GROUPS) != self._group_problems:
+                    self.store.keep_policy_state(_GROUPS, dict(self._group_problems))
             return report
 
     def _whole_pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
@@ -275,7 +295,9 @@ class Controller:
         # First: of what this tick sends nothing can be seen yet.
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
         words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
-        words += self._groups.news(seen, self.config)
+        # Of ticks of a timer each is a process of its own.
+        self._group_problems = group_problems(seen, self.config)
+        words += group_news(self.store.policy_state(_GROUPS), self._group_problems)
         words += self.rules.news()
         return words, late
 

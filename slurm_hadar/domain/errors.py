@@ -28,3 +28,7 @@ class SlurmError(HadarError):
     def __init__(self, message: str, *, retry: bool = False) -> None:
         super().__init__(message)
         self.retry = retry
+
+
+class JustStartedError(SlurmError):
+    """slurmctld answers, and does not know its nodes yet: it was down a moment ago."""

@@ -110,12 +110,12 @@ class Overview:
 
 def summary(found: Overview, now: float) -> list[Text]:
     """The lines above the jobs. ``now``: s since the epoch."""
-    lines = controller_summary(found.controller, now)
-    late = found.controller.last_s - found.told_s
-    if late > 1 and found.controller.alive and found.source == CONTROLLER:
+    answers = found.source == CONTROLLER
+    lines = controller_summary(found.controller, now, answers)
+    if answers and (found.controller.last_s - found.told_s > 1 or not found.controller.alive):
         # Else the line on the controller says of when all this is.
         age = formats.duration(max(0.0, now - found.told_s))
-        lines.append(_line("As of", f"{age} ago: the tick since then has no result yet"))
+        lines.append(_line("As of", f"{age} ago: {_no_result(found.controller)}"))
     if found.controller.fault:
         lines.append(_line("Fault", formats.plain(found.controller.fault), _WARNING))
     title = "Groups"
@@ -149,6 +149,13 @@ def summary(found: Overview, now: float) -> list[Text]:
             said += f"; for the reasons of all jobs run: sudo -u {found.root_asks_as} hadar status"
         lines.append(_line("Source", said))
     return lines
+
+
+def _no_result(controller: ControllerState) -> str:
+    """Why what a controller answers is not of now."""
+    if controller.fault:
+        return "each tick since then failed"
+    return "the tick since then has no result yet"
 
 
 def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> list[Text]:
@@ -288,8 +295,9 @@ def _line(title: str, text: str, style: str = "") -> Text:
     return Text.assemble((f"{title:<12}", "bold"), (text, style))
 
 
-def controller_summary(state: ControllerState, now: float) -> list[Text]:
-    """What is known of the controller. ``now``: s since the epoch."""
+def controller_summary(state: ControllerState, now: float, answers: bool = False) -> list[Text]:
+    """What is known of the controller. ``now``: s since the epoch; ``answers``: it answered a
+    question just now."""
     host = f" on {formats.plain(state.host)}" if state.host else ""
     if state.alive:
         age = formats.duration(max(0.0, now - state.last_s))
@@ -302,15 +310,16 @@ def controller_summary(state: ControllerState, now: float) -> list[Text]:
         if state.doubt:
             lines.append(_line("", formats.plain(state.doubt), _ALARM))
         return lines
+    means = "Slurm goes on alone; reasons may be old"
     if state.state in ("silent", "stopped"):
         age = formats.duration(max(0.0, now - state.last_s))
-        said = f"{state.state.upper()}{host} since {formats.moment(state.last_s)} ({age})"
+        what = state.state.upper()
+        if answers and state.state == "silent":
+            what, means = "NO TICK", "it answers, and may wait for Slurm; reasons may be old"
+        said = f"{what}{host} since {formats.moment(state.last_s)} ({age})"
     else:
         said = "NONE: no heartbeat in the exchange folder"
-    return [
-        _line("Controller", said, _ALARM),
-        _line("", "Slurm goes on alone; reasons may be old", _ALARM),
-    ]
+    return [_line("Controller", said, _ALARM), _line("", means, _ALARM)]
 
 
 def _gpus(use: GpuCounts) -> str:

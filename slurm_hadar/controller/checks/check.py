@@ -126,7 +126,11 @@ def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Fin
         return Finding("ok", f"{path} is up to date for hbatch")
     what = "is missing: hbatch knows neither this site's GPU types nor its controller"
     if path.exists():
-        what = "does not fit the configuration any more: hbatch goes by what it says"
+        other = "the configuration"
+        if is_current(config, config_path):
+            # Only what it says of Slurm is another.
+            other = "what Slurm says now (ClusterName, its default partition, partitions of groups)"
+        what = f"does not fit {other}: hbatch goes by what it says until it is written again"
     return Finding("problem", f"{path} {what}", "hadar check --write")
 
 

@@ -71,16 +71,19 @@ def _socket(
     config: Config, user: ControllerUser, key: str, path: Path, set_here: bool
 ) -> Iterator[Finding]:
     folder = path.parent
+    make = f"{user.cure_first}install -d -m 0755 -o {user.for_cure} {folder}"
     without = f"remove {key}, whose default the controller can use"
     if config.site.rights == "operator":
         without = f"remove {key}: the units make the folder of its default"
+        if not set_here:
+            without = f"{make}, as the units do when they start"
     if _is_missing(folder):
         # The units make the folder of the default when they start.
         if set_here:
             yield Finding(
                 "problem",
                 f"{key}: folder {folder} does not exist",
-                f"{user.cure_first}install -d -m 0755 -o {user.for_cure} {folder}, or {without}",
+                f"{make}, or {without}",
             )
         return
     if not set_here and config.site.rights != "operator":

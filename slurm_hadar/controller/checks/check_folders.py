@@ -12,6 +12,7 @@ from slurm_hadar.controller.checks.controller_user import ControllerUser, contro
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.state_disk import disk_finding, space_finding
 from slurm_hadar.controller.journal.notified_owners import FILE as ALERTS_FILE
+from slurm_hadar.controller.journal.state_errors import place_cause
 from slurm_hadar.controller.journal.store import FILE as STATE_FILE
 from slurm_hadar.controller.lock import IDENTITY, LOCK, controllers_uid
 
@@ -105,7 +106,8 @@ def _state_finding(state: Path, user: ControllerUser) -> Finding:
         return Finding(
             "problem",
             f"state folder {state}: {user.name} cannot use it",
-            f"chmod 700 {state}, and let {user.name} enter the folders above it",
+            place_cause(state)
+            or f"chmod 700 {state}, and let {user.name} enter the folders above it",
         )
     return Finding("ok", f"state folder {state} is {user.name}'s alone")
 

@@ -49,6 +49,11 @@ class StoredOwners:
         """Drop jobs that were last seen before a time, s since the epoch."""
         self._connection.execute("DELETE FROM job_owner WHERE seen_s<?", (before_s,))
 
+    def has(self, uid: int, job: str) -> bool:
+        """Whether a job was this user's when it was last seen."""
+        row = self._connection.execute("SELECT uid FROM job_owner WHERE job=?", (job,)).fetchone()
+        return row is not None and row[0] == uid
+
     def jobs_of(self, uid: int, accounts: Collection[str] = ()) -> set[str]:
         """A user's jobs, and those of some accounts."""
         rows = self._connection.execute("SELECT job FROM job_owner WHERE uid=?", (uid,))

@@ -60,7 +60,7 @@ def file_cause(path: Path, error: sqlite3.Error) -> str:
         found = path.stat()
     if found is not None and not stat.S_ISREG(found.st_mode):
         return "it is no file; remove it"
-    if (place := _place_cause(path.parent)) is not None:
+    if (place := place_cause(path.parent)) is not None:
         return place
     if found is not None and found.st_uid != os.geteuid():
         owner, own = found.st_uid, _name(os.geteuid())
@@ -93,13 +93,24 @@ def _cause_of(folder: Path, error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file is in its place or above it; remove that, or set site.state_dir"
     if isinstance(error, PermissionError):
-        above = next((one for one in folder.parents if os.access(one, os.F_OK)), folder)
         own = _name(os.getuid())
-        return (
-            f"{own} may not write in it or in {above}; run as root: "
-            f"install -d -m 0700 -o {own} {folder}"
-        )
+        name = str(error.filename or "")
+        if name != str(folder) and _is_file(name):
+            return f"{own} may not write {name}; run as root: chown {own} {name}; chmod 600 {name}"
+        cure = f"run as root: install -d -m 0700 -o {own} {folder}"
+        with suppress(OSError):
+            if (owner := folder.stat().st_uid) != os.geteuid():
+                return f"it belongs to {_name(owner)}; if {own} is to use it, {cure}"
+        above = next((one for one in folder.parents if os.access(one, os.F_OK)), folder)
+        return f"{own} may not write in it or in {above}; {cure}"
     return f"see its disk, or {_ELSEWHERE}"
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
 
 
 def _exchange_cause(folder: Path, error: OSError) -> str:
@@ -122,7 +133,7 @@ def _exchange_cause(folder: Path, error: OSError) -> str:
     return f"it belongs to {_name(owner)}; {make}"
 
 
-def _place_cause(folder: Path) -> str | None:
+def place_cause(folder: Path) -> str | None:
     """What the file system of a folder says; None where there is nothing."""
     try:
         found = os.statvfs(folder)

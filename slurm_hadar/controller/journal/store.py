@@ -63,7 +63,8 @@ class Store:
     def readable_errors(self) -> Iterator[None]:
         """An error of SQLite's inside, such as a full disk, becomes a HadarError.
 
-        Raises Damaged where the file was taken away since: what is written now would be lost.
+        Raises Damaged where the file was taken away since: what is written now would be lost; and
+        HadarError where that cannot be seen.
         """
         if identity(self._path) != self._file:
             raise DamagedStateFile(f"the state file {self._path} was removed; a new one is created")

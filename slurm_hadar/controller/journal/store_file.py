@@ -94,6 +94,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     """
     connection = None
     try:
+        # SQLite reads only, as long as it is open, a file that it may not write when it opens it.
+        with suppress(OSError):
+            path.chmod(0o600)
         connection = sqlite3.connect(path, isolation_level=None, timeout=_LOCKED_S)
         path.chmod(0o600)
         _write_ahead(connection)
@@ -158,11 +161,14 @@ def state_file_error(error: sqlite3.Error, path: Path) -> HadarError:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies there, by device and inode; None where there is none."""
+    """Which file lies there, by device and inode; None where there is none. Raises HadarError where
+    this user may not look, as in a folder that was given to another."""
     try:
         found = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StateFileError(str(folder_error(path.parent, error))) from None
     return found.st_dev, found.st_ino
 
 

@@ -69,16 +69,8 @@ def _problems(seen: Observed, config: Config, name: str, members: Sequence[str])
                 yield why
 
 
-class GroupNews:
-    """Says once when a group stops to work, or for another reason, and once when it works again."""
-
-    def __init__(self) -> None:
-        self._reported: dict[str, str] = {}
-
-    def news(self, seen: Observed, config: Config) -> list[str]:
-        """What has changed since the last look."""
-        found = group_problems(seen, config)
-        new = [words for name, words in found.items() if self._reported.get(name) != words]
-        over = [name for name in self._reported if name not in found]
-        self._reported = found
-        return [*new, *(f"partitions.groups.{name} works again" for name in over)]
+def group_news(known: Mapping[str, object], found: Mapping[str, str]) -> list[str]:
+    """What has changed since an earlier look, which found ``known``: a sentence where a group
+    stops to work, or for another reason, and one where it works again."""
+    new = [words for name, words in found.items() if known.get(name) != words]
+    return [*new, *(f"partitions.groups.{name} works again" for name in known if name not in found)]

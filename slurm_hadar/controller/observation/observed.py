@@ -11,7 +11,7 @@ from slurm_hadar.controller.observation.dependents import Dependents, dependents
 from slurm_hadar.controller.observation.limit_waiters import LimitWaiters, limit_waiters
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.domain.steering import Steering
@@ -189,7 +189,7 @@ def _nodes_known(nodes: Mapping[str, Node]) -> None:
     unknown = sum(node.state.startswith("UNKNOWN") for node in with_gpus)
     # Half of them: where SlurmdTimeout is 0 a dead node stays unknown for ever.
     if unknown > len(with_gpus) / 2:
-        raise SlurmError(
+        raise JustStartedError(
             f"Slurm does not know {unknown} of {len(with_gpus)} nodes with GPUs yet: slurmctld "
             "has just started",
             retry=True,

@@ -40,6 +40,8 @@ from slurm_hadar.slurm.updates import command_line
 
 _EXPLAINED = 50
 """Lines of a job's history."""
+_NAMED_TASKS = 5
+"""Of an array, where one is to be named."""
 _NOTHING = "nothing"
 
 
@@ -112,7 +114,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=_reason(job, decision, history, seen.now, controller.config),
+        reason=_reason(job, decision, history, seen, controller.config),
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *not_steered(job),
@@ -150,11 +152,11 @@ def reason_now(job: Job, decision: Decision) -> str:
 
 
 def _reason(
-    job: Job, decision: Decision | None, history: list[Entry], now: float, config: Config
+    job: Job, decision: Decision | None, history: list[Entry], seen: Observed, config: Config
 ) -> str:
-    moves = (one for one in history if one.kind == Kind.MOVE.value and one.outcome is None)
-    if (entry := next(moves, None)) is not None:
-        return move_text.under_way(entry, now, config)
+    moves = (one for one in history if one.kind == Kind.MOVE.value)
+    if (entry := next(moves, None)) is not None and move_text.is_under_way(entry, job):
+        return move_text.under_way(entry, seen, config)
     return reason_now(job, decision) if decision else ""
 
 
@@ -176,7 +178,13 @@ def no_array(seen: Observed, id_: str) -> None:
     """Raises UsageError where ``id_`` is an array of several jobs."""
     tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
     if tasks:
-        raise UsageError(f"job {id_} is an array; ask for one of its tasks, such as {tasks[0]}")
+        tasks.sort(key=lambda task: (len(task), task))
+        more = len(tasks) - _NAMED_TASKS
+        also = f" and {more:,} more" if more > 0 else ""
+        raise UsageError(
+            f"job {id_} is an array; ask for one of its tasks: "
+            f"{', '.join(tasks[:_NAMED_TASKS])}{also}. hadar status {id_} shows them all"
+        )
 
 
 def ensure_managed(job: Job) -> None:
@@ -196,8 +204,8 @@ def plain(found: StatusRow | Explanation) -> dict[str, object]:
 def row_of(
     job: Job, seen: Observed, decision: Decision | None, age: str = "", in_vain: int = 0
 ) -> StatusRow:
-    """One managed job as ``hadar status`` shows it. ``age``: before the time since its decision,
-    such as ``decided``; empty where that is of now and no time is said. ``in_vain``: its moves
+    """One managed job as ``hadar status`` shows it. ``age``: when its decision was made, such as
+    ``decided 5 s ago``; empty where that is of now and no time is said. ``in_vain``: its moves
     after which Slurm did not start it where it should go, as far as they are known."""
     progress = seen.progress.get(job.id)
     declared = job.declaration or Declaration()
@@ -205,9 +213,8 @@ def row_of(
     total = declared.total_samples if progress else 0
     waits = job.state is JobState.PENDING and bool(job.reason)
     decided = reason_now(job, decision) if decision else ""
-    if age and decision is not None and decided:
-        ago = formats.duration(max(0.0, seen.now - decision.time_s))
-        decided = f"{age} {ago} ago: {decided}"
+    if age and decided:
+        decided = f"{age}: {decided}"
     why = (
         gpu_use.in_vain(seen, job.id),
         f"not steered: {job.outside}" if job.outside else "",
@@ -306,7 +313,8 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
     was = _asked_for(job, seen, config)
     over = job.opted_out or job.state is JobState.FINISHED
-    notes = [] if over else [f"To opt it out: hadar optout {job.id}"]
+    whole = f"; all tasks of its array: hadar optout {job.array_job_id}" if job.array_job_id else ""
+    notes = [] if over else [f"To opt it out: hadar optout {job.id}{whole}"]
     runs = job.state is JobState.RUNNING
     if not was or not (runs or job.state is JobState.PENDING):
         return notes

@@ -163,7 +163,7 @@ def _now(known: JobContext) -> Iterator[str]:
     if _over(job):
         return
     if known.under_way is not None:
-        yield move_text.under_way(known.under_way, known.seen.now, known.config)
+        yield move_text.under_way(known.under_way, known.seen, known.config)
     elif job.opted_out:
         yield f"its owner opted it out, so it is not changed; to opt in: hadar set {job.id} off=no"
     elif not job.managed:
@@ -182,7 +182,7 @@ def _next(known: JobContext) -> Iterator[str]:
         return
     under_way = known.under_way
     if under_way is not None:
-        yield from _of_move(under_way, config)
+        yield _of_move(under_way, known)
     interval = known.beat.interval_s if known.beat else config.controller.interval_s
     if known.controller_lives:
         yield f"The controller looks at it again within {interval:.0f} s."
@@ -192,12 +192,14 @@ def _next(known: JobContext) -> Iterator[str]:
         yield from _of_running(job, known, now)
 
 
-def _of_move(entry: Entry, config: Config) -> Iterator[str]:
-    if entry.phase == "asked":
-        wait = move_text.allowed_s(entry, config)
-        yield f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
-    else:
-        yield "It is requeued; the next tick releases it, and without a tick Slurm starts it."
+def _of_move(entry: Entry, known: JobContext) -> str:
+    match move_text.stage(entry, known.seen):
+        case "asked":
+            wait = move_text.allowed_s(entry, known.config)
+            return f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
+        case "saved":
+            return "It has saved; the next tick requeues it, or leaves it where it is."
+    return "It is requeued; the next tick releases it, and without a tick Slurm starts it."
 
 
 def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:

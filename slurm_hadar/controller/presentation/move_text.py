@@ -3,9 +3,12 @@
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.entry_details import steering_of
+from slurm_hadar.controller.actuation.move_steps import MOVED, acknowledged
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.at_risk import UNASKED
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
 
 
@@ -15,15 +18,39 @@ def allowed_s(entry: Entry, config: Config) -> float:
     return config.moving.ack_wait_s if declared is None else declared
 
 
-def under_way(entry: Entry, now: float, config: Config) -> str:
+def is_under_way(entry: Entry, job: Job | None) -> bool:
+    """Whether a move is being carried out, or its job has not started yet where it was sent."""
+    if entry.outcome is None:
+        return True
+    sent = entry.outcome == MOVED and entry.shown is None and entry.details.get("gpus")
+    return bool(sent) and job is not None and job.state is JobState.PENDING
+
+
+def stage(entry: Entry, seen: Observed) -> str:
+    """How far the job of a move is, which the tick that carries it on may not know yet: ``asked``
+    (of a job that is not asked: nothing yet), ``saved`` or ``requeued``."""
+    job = seen.jobs.get(entry.job)
+    waits = job is not None and job.state is JobState.PENDING
+    if entry.phase != "asked" or waits:
+        return "requeued"
+    return "saved" if acknowledged(entry, seen.progress.get(entry.job)) else "asked"
+
+
+def under_way(entry: Entry, seen: Observed, config: Config) -> str:
     """Where a move stands and what comes next: ``asked to save 12 s ago, may take 60 s, then moves
     to 1 x v100 on v1``."""
     meant = steering_of(entry.details, 0.0)
     where = job_updates.placement_text(meant.gpus, list(meant.nodes))
     then = f"moves to {where}" if meant.gpus else "makes way for other jobs"
-    ago = formats.duration(max(0.0, now - entry.changed_s))
-    if entry.phase != "asked":
-        return f"requeued {ago} ago, {then}"
+    ago = formats.duration(max(0.0, seen.now - entry.changed_s))
+    reached = stage(entry, seen)
+    if reached == "requeued":
+        # One that requeued itself did so since it was asked.
+        when = f" {ago} ago" if entry.phase != "asked" else ""
+        then = f"waits to start on {where}" if meant.gpus else then
+        return f"requeued{when} for this move, {then}"
+    if reached == "saved":
+        return f"has saved and is about to be requeued, {then}"
     if entry.details.get("habit") in UNASKED:
         return f"is about to be requeued, {then}"
     return f"asked to save {ago} ago, may take {allowed_s(entry, config):.0f} s, then {then}"

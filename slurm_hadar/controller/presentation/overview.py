@@ -28,9 +28,11 @@ from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat
+from slurm_hadar.reports import formats
 from slurm_hadar.reports.cluster import NodeRow
 from slurm_hadar.reports.status import (
     CHAINED,
+    CONTROLLER,
     SLURM,
     ControllerState,
     GpuCounts,
@@ -89,7 +91,11 @@ class Sight:
 def overview(sight: Sight, viewer: Viewer) -> Overview:
     """All that this user may see."""
     seen = sight.seen
-    moving = {one.job: one for one in sight.entries or () if one.outcome is None}
+    moving = {
+        one.job: one
+        for one in sight.entries or ()
+        if move_text.is_under_way(one, seen.jobs.get(one.job))
+    }
     visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
     others = [job for job in visible if not job.managed]
     states = Counter(job.state for job in visible)
@@ -273,6 +279,17 @@ def _shared_row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Ent
     return row
 
 
+def _age(decision: Decision, sight: Sight) -> str:
+    """When it was decided, as :func:`job_explanation.row_of` takes it."""
+    ago = f"{formats.duration(max(0.0, sight.seen.now - decision.time_s))} ago"
+    if not sight.controller.alive:
+        # What a controller answers is of its last tick, not of now.
+        asked = sight.source != CONTROLLER
+        return f"OLD, decided {ago if asked else f'at {formats.moment(decision.time_s)}'}"
+    # What is read from a job's plan file may be older than the last tick.
+    return f"decided {ago}" if sight.source == SLURM else ""
+
+
 def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:
     in_full = viewer.sees_decisions(job)
     # Of one that is left alone by now, the last decision holds no more.
@@ -280,11 +297,9 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     entry = moving.get(job.id) if in_full else None
     if entry is not None:
         where = job_updates.placement_text(steering_of(entry.details, 0.0).gpus)
-        text = move_text.under_way(entry, sight.seen.now, sight.config)
+        text = move_text.under_way(entry, sight.seen, sight.config)
         decision = Decision(job.id, entry.changed_s, where, text)
-    # What is read from a job's plan file may be older than the last tick.
-    age = "decided" if sight.source == SLURM else ""
-    age = age if sight.controller.alive else "OLD, decided"
+    age = "" if decision is None else _age(decision, sight)
     row = job_explanation.row_of(job, sight.seen, decision, age, sight.in_vain.get(job.id, 0))
     # A job may run elsewhere than it was sent.
     said = decision is not None and decision.placement not in NOWHERE

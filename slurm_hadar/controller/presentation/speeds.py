@@ -12,12 +12,13 @@ from slurm_hadar.controller.snapshot import bills
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     batch_of,
-    by_type,
+    gpus_of,
     profile_key,
 )
 from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
@@ -42,7 +43,9 @@ def rate_rows(
     if target is None:
         return []
     job, view = target.job, shown.view
-    model, batch, here = profile_key(job), batch_of(job), by_type(target.held)
+    model, batch = profile_key(job), batch_of(job)
+    # One in the middle of a move holds in the round what it moves to.
+    here = gpus_of(job, seen.nodes) if job.state is JobState.RUNNING else {}
     speeds, _ = rates.rates_for([(job.uid, model, batch)], view.types, view.counts)
     # Of an unknown model only the ratios mean something.
     absolute = rates.anchored(model)

@@ -39,7 +39,6 @@ from slurm_hadar.controller.service.rights import RightsCache
 from slurm_hadar.controller.service.server import Unchanged
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
-from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.profiles.rates import Rates, open_rates
@@ -247,23 +246,23 @@ class Published:
     def _explain(self, now: _Tick, viewer: Viewer, id_: str) -> dict[str, Any]:
         report = now.report
         assert report is not None
-        job = _own(report.seen, viewer, id_)
-        found = job_explanation.explanation_of(self._reader(report), job.id)
-        trust = report.understated.get(job.uid)
+        id_ = self._own(report, viewer, id_)
+        found = job_explanation.explanation_of(self._reader(report), id_)
+        trust = report.understated.get(report.seen.jobs[id_].uid)
         if trust is not None:
             note = (
                 f"Declared work of this user's jobs counts {trust:.1f} times "
                 "(declared work was off before)"
             )
             found = replace(found, notes=[*found.notes, note])
-        return _without_others(asdict(found), (job.id,), viewer)
+        return _without_others(asdict(found), (id_,), viewer)
 
     def _doctor(self, now: _Tick, viewer: Viewer, id_: str) -> dict[str, Any]:
         report = now.report
         assert report is not None
-        job = _own(report.seen, viewer, id_)
-        found = job_report.of_controller(self._reader(report), job.id)
-        return _without_others(asdict(found), (job.id,), viewer)
+        id_ = self._own(report, viewer, id_)
+        found = job_report.of_controller(self._reader(report), id_)
+        return _without_others(asdict(found), (id_,), viewer)
 
     def _plan(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
         report = now.report
@@ -271,6 +270,28 @@ class Published:
         jobs = report.seen.jobs.values()
         ids = {job.id for job in jobs if job.managed and viewer.sees_decisions(job)}
         return _without_others(asdict(own_plan(report, ids)), ids, viewer)
+
+    def _own(self, report: TickReport, viewer: Viewer, id_: str) -> str:
+        """The id of a job, where this user may know what was decided on it; of one that Slurm does
+        not show any more, by the state file. Raises UsageError."""
+        checked_id(id_)
+        jobs = report.seen.jobs
+        found = job_explanation.named(report.seen, id_)
+        job = jobs.get(found)
+        if job is None:
+            tasks = [task for task in jobs.values() if str(task.array_job_id) == id_]
+            if any(map(viewer.sees_decisions, tasks)):
+                job_explanation.no_array(report.seen, id_)
+            owners = self._reader(report).gpus.owners
+            if viewer.everything or (not tasks and owners.has(viewer.uid, found)):
+                return found
+        elif viewer.sees_decisions(job):
+            return found
+        raise UnknownJobError(
+            f"no job {id_} of yours was shown by Slurm at the last tick or is in the state file; "
+            "squeue --me shows those that wait and run, and only its owner and the operator see "
+            "what was decided on a job"
+        )
 
     def _reader(self, report: TickReport) -> "_TickSource":
         """The state file is opened once, in the thread that answers."""
@@ -331,22 +352,6 @@ class _TickSource:
 def _writer(kind: type[Any]) -> TypeAdapter[Any]:
     """It writes what ``asdict`` and ``json.dumps`` do, of 5,000 jobs in a tenth of the time."""
     return TypeAdapter(kind)
-
-
-def _own(seen: Observed, viewer: Viewer, id_: str) -> Job:
-    """The job, where this user may know what was decided on it. Raises UsageError."""
-    checked_id(id_)
-    job = seen.jobs.get(job_explanation.named(seen, id_))
-    if job is not None and viewer.sees_decisions(job):
-        return job
-    if viewer.everything or any(
-        viewer.sees_decisions(task) for task in seen.jobs.values() if str(task.array_job_id) == id_
-    ):
-        job_explanation.no_array(seen, id_)
-    raise UnknownJobError(
-        f"no job {id_} of yours was shown by Slurm at the last tick; squeue --me shows those that "
-        "wait and run, and only its owner and the operator see what was decided on a job"
-    )
 
 
 def _without_others(found: dict[str, Any], ids: Collection[str], viewer: Viewer) -> dict[str, Any]:

@@ -116,12 +116,14 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
         f'[site]\nstate_dir = "{tmp_path}"\nexchange_dir = "{tmp_path}"\nrights = "user"\n', "here"
     )
     write_heartbeat(tmp_path, "act", 10.0)
+    kept = {}
     controller = SimpleNamespace(
         observe=lambda: Observed(time.time(), {}, {}, {}),
         store=SimpleNamespace(
             decisions=SimpleNamespace(last=lambda _: {}),
             moves_since=lambda _: [],
             all_in_vain=lambda _: {},
+            policy_state=lambda name: kept.get(name, {}),
         ),
         learning=SimpleNamespace(declared_work=SimpleNamespace(factors=lambda _: {})),
     )
@@ -142,6 +144,13 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
 
     monkeypatch.setattr(status.client, "ask", older)
     assert not status.overview_of(site, live=False).controller.fault
+
+    # Under a timer no process is left that could answer.
+    monkeypatch.setattr(status, "place_cause", lambda folder: f"the disk of {folder} is full")
+    assert "is full" in status.overview_of(site, live=False).controller.fault
+    kept["fault"] = {"what": "the heartbeat cannot be written", "time_s": time.time()}
+    fault = status.overview_of(site, live=False).controller.fault
+    assert fault.endswith(" failed: the heartbeat cannot be written")
 
 
 def ids(output):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.slurm.traffic import Traffic
 
 SITE = config("[controller]\ninterval_s = 60\n")
@@ -75,6 +75,23 @@ def test_a_failed_tick_counts_too(store):
     with pytest.raises(SlurmError), backoff.tick(), traffic.request("jobs"):
         raise SlurmError("Unable to contact slurm controller", retry=True)
     assert backoff.interval_s == 60, "a slurmctld that is down is not spared"
+
+
+def test_what_was_waited_for_a_slurmctld_that_starts_is_no_slow_answer(store):
+    clock = Clock()
+    traffic = Traffic(clock)
+    backoff = Backoff(SITE, traffic, store)
+    with pytest.raises(JustStartedError), backoff.tick():
+        with traffic.request("jobs"):
+            clock.now += 8
+        raise JustStartedError("slurmctld has just started", retry=True)
+    assert backoff.interval_s == 60 and not backoff.message()
+    assert Backoff(SITE, Traffic(clock), store).why_not_now() == ""
+    with pytest.raises(SlurmError), backoff.tick():
+        with traffic.request("jobs"):
+            clock.now += 8
+        raise SlurmError("partial output")
+    assert backoff.interval_s == 120
 
 
 def test_without_room_for_a_tick_it_waits(store):

@@ -12,6 +12,7 @@ from reachable import open_to_all
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
+from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.domain.job import UNTYPED, JobState
@@ -261,3 +262,15 @@ def test_another_user_than_the_controllers_learns_whose_it_is(tmp_path, monkeypa
     assert not [one for one in found if one.level == "problem"]
     (finding,) = [one for one in found if one.level == "warning" and "state folder" in one.what]
     assert f"is {owner}'s" in finding.what and f"sudo -u {owner} hadar check" in finding.cure
+
+
+def test_a_state_folder_on_a_read_only_file_system_is_not_to_be_opened(tmp_path, monkeypatch):
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "exchange").mkdir(mode=0o1777)
+    read_only = SimpleNamespace(
+        f_flag=os.ST_RDONLY, f_blocks=9, f_bavail=9, f_files=0, f_frsize=2**30
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+    monkeypatch.setattr(ControllerUser, "can", lambda *_: False)
+    cure = next(folder_findings(site(tmp_path))).cure
+    assert "its file system is read-only" in cure and "chmod" not in cure

@@ -199,3 +199,12 @@ def test_hadar_check_says_it_though_slurm_does_not_answer(place):
         f'[status]\nsocket = "{place}/none/s"\n',
     )
     assert any("status.socket: folder" in one.what for one in findings(known))
+
+
+def test_a_socket_that_is_not_set_is_not_to_be_removed(place, monkeypatch):
+    needs_root("the folder is another user's")
+    monkeypatch.setattr(schema, "_RUN", made(place / "run", 0o755) / "hadar.sock")
+    (found,) = of_access(site(place, named=OTHER.pw_name))
+    assert found.what == f"status.socket: daemon cannot make the socket in folder {place}/run"
+    assert "remove status.socket" not in found.cure
+    assert f"install -d -m 0755 -o daemon {place}/run, as the units do" in found.cure

@@ -477,9 +477,10 @@ def test_an_unknown_job_is_an_error_and_an_array_is_wrong_usage(site, store):
     with pytest.raises(UnknownJobError, match="the journal knows none"):
         job_report.of_controller(Reader(site, store), "1")
     assert UnknownJobError.exit_code == 1
-    task = job("7_1", array_job_id=7)
-    with pytest.raises(UsageError, match="is an array; ask for one of its tasks, such as 7_1"):
-        job_report.of_controller(Reader(site, store, task), "7")
+    tasks = [job(f"7_{task}", array_job_id=7) for task in (10, 9, 8, 1, 2, 3)]
+    says = r"is an array; ask for one of its tasks: 7_1, 7_2, 7_3, 7_8, 7_9 and 1 more\. hadar st"
+    with pytest.raises(UsageError, match=says):
+        job_report.of_controller(Reader(site, store, *tasks), "7")
 
 
 def test_what_comes_next_is_reported_with_its_time(site, store):

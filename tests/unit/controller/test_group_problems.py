@@ -8,9 +8,10 @@ import pytest
 from hand_made import CONFIG, NOW, RATES, config, nodes, seen
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.group_problems import GroupNews, group_problems
+from slurm_hadar.controller.observation.group_problems import group_news, group_problems
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.tick import Controller, _Mode
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.reports.status import CONTROLLER, ControllerState, summary
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -62,9 +63,9 @@ def test_where_slurm_hides_the_nodes_their_types_say_nothing():
 
 
 def test_a_tick_tells_of_it_once_and_that_it_is_over():
-    news = GroupNews()
     looks = [seen([]), without("p100"), without("p100"), without("k80"), seen([]), seen([])]
-    said = [news.news(one, GROUP) for one in looks]
+    found = [group_problems(one, GROUP) for one in looks]
+    said = [group_news(known, now) for known, now in zip([{}, *found], found, strict=False)]
     assert [len(one) for one in said] == [0, 1, 0, 1, 1, 0]
     assert said[4] == ["partitions.groups.gpu works again"]
 
@@ -74,12 +75,47 @@ def test_the_controller_says_it_with_what_else_is_new(tmp_path):
     slurm = SimpleNamespace(traffic=Traffic(), queries={})
     controller = Controller(GROUP, slurm, store, RATES, os.getuid())
     controller.rules._fault, controller.rules._cure = "slurmdbd is silent", "restart it"
-    looks = [controller._news(without("p100"), _Mode(True))[0] for _ in range(2)]
-    assert [one.partition(": ")[0] for one in looks[0]] == [
+    words = controller._news(without("p100"), _Mode(True))[0]
+    assert [one.partition(": ")[0] for one in words] == [
         "partitions.groups.gpu",
         "slurmdbd is silent",
     ]
-    assert looks[1] == []
+    store.close()
+
+
+def test_ticks_of_a_timer_say_once_that_a_group_does_not_work(tmp_path):
+    """Each of them is a process of its own; one that fails has said nothing."""
+    store = Store.open(tmp_path / "state")
+
+    def tick(observed, fails=False):
+        slurm = SimpleNamespace(traffic=Traffic(), queries={})
+        controller = Controller(GROUP, slurm, store, RATES, os.getuid())
+
+        def whole(mode, _):
+            words = controller._news(observed, mode)[0]
+            if fails:
+                raise SlurmError("no answer")
+            return len(words)
+
+        controller._whole_pass = whole
+        return controller._pass(_Mode(True), ())
+
+    with pytest.raises(SlurmError):
+        tick(without("p100"), fails=True)
+    said = [tick(one) for one in (without("p100"), without("p100"), seen([]), seen([]))]
+    assert said == [1, 0, 1, 0]
+    store.close()
+
+
+def test_why_nothing_is_changed_is_said_when_it_begins_and_when_it_ends(tmp_path):
+    store = Store.open(tmp_path / "state")
+    slurm = SimpleNamespace(traffic=Traffic(), queries={})
+    controller = Controller(GROUP, slurm, store, RATES, os.getuid())
+    controller._pass = lambda _, words: words
+    whys = ("", "a is active", "a is active", "b is active", "", "")
+    said = [controller._pass_because(_Mode(False), why) for why in whys]
+    sent = ("changes are sent again",)
+    assert said == [(), ("a is active",), (), ("b is active",), sent, ()]
     store.close()
 
 

@@ -56,7 +56,7 @@ def test_a_job_that_started_since_the_last_tick_does_not_seem_to_wait():
         assert row_of(began, seen([began]), later).reason == "it waits for another job"
     placed = replace(decided, placement="1 x k80 on k1", reason="ends in 3 min")
     assert row_of(began, seen([began]), placed).reason == "ends in 3 min"
-    old = row_of(began, seen([began]), replace(decided, time_s=NOW - 9), "decided")
+    old = row_of(began, seen([began]), replace(decided, time_s=NOW - 9), "decided 9 s ago")
     assert old.reason.startswith("decided 9 s ago: it started since the last tick, which said: ")
 
 
@@ -224,6 +224,9 @@ def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(t
 def test_no_optout_of_a_job_that_has_ended_is_offered():
     one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
     assert undo(one, seen([one]), SITE)[0].startswith("To opt it out")
+    task = replace(one, id="7_1", array_job_id=7)
+    said = undo(task, seen([task]), SITE)[0]
+    assert said == "To opt it out: hadar optout 7_1; all tasks of its array: hadar optout 7"
     ended = replace(one, state=JobState.FINISHED, slurm_state="COMPLETED")
     assert undo(ended, seen([ended]), SITE) == []
 

@@ -22,7 +22,7 @@ from slurm_hadar.controller.snapshot.pending_demand import (
     unmanaged_jobs,
 )
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering, merge
@@ -190,7 +190,7 @@ def test_a_slurmctld_that_has_just_started_is_waited_for(unknown, acts):
     if acts:
         assert len(read(Shown([job()], shown), NOW, CONFIG, 0).nodes) == 7
         return
-    with pytest.raises(SlurmError, match="has just started") as said:
+    with pytest.raises(JustStartedError, match="has just started") as said:
         read(Shown([job()], shown), NOW, CONFIG, 0)
     assert said.value.retry
 

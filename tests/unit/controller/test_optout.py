@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -63,6 +64,23 @@ def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
     assert typed[:4] == ["hadar", "set", "7", "off=no"]
     assert "checkpoint=watch:/x/ck-*" in typed and "types=v100" in typed
     assert sent
+
+
+def test_the_undo_of_an_array_knows_what_its_tasks_declared(monkeypatch):
+    """Also where the first was opted out before, and so says nothing of it any more."""
+    tasks = [
+        replace(job("7_1", declaration=Declaration(off=True), array_job_id=7), raw_id=8),
+        job("7_2", declaration=Declaration(types=("v100",)), array_job_id=7),
+    ]
+    slurm = SimpleNamespace(
+        read_jobs=lambda *_, **__: tasks, slurm_version=(24, 11, 5), notes=[],
+        apply=lambda changes: [None for _ in changes],
+    )  # fmt: skip
+    monkeypatch.setattr(jobs, "load_to_ask", lambda _: config())
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+    monkeypatch.setattr(jobs, "_steering", lambda *_: None)
+    said = CliRunner().invoke(app, ["optout", "7"]).stdout
+    assert said.endswith("undo with: hadar set 7 off=no types=v100\n")
 
 
 @pytest.fixture

@@ -15,11 +15,14 @@ from slurm_hadar.controller.presentation.privacy import Privacy
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
+from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.reports.cluster import HIDDEN
+from slurm_hadar.reports.formats import moment
 from slurm_hadar.reports.status import (
     CHAINED,
     CONTROLLER,
     SLURM,
+    STATE_FILE,
     ControllerState,
     Overview,
     summary,
@@ -111,12 +114,18 @@ def test_each_user_sees_how_far_their_own_declarations_count():
 
 
 def test_reasons_of_a_dead_controller_are_marked_as_old():
-    found = overview(sight(controller=SILENT), OPERATOR)
+    found = overview(sight(controller=SILENT, source=STATE_FILE), OPERATOR)
     assert rows(found)["1"].reason == "OLD, decided 1 min 00 s ago: job 2 pays less"
     # Slurm's own reason is of now.
     assert rows(found)["2"].reason.startswith("Slurm: Resources; OLD, decided 1 min")
     alone = overview(sight(source=SLURM), ANN)
     assert rows(alone)["1"].reason == "decided 1 min 00 s ago: job 2 pays less"
+
+
+def test_what_a_controller_answers_that_waits_for_slurm_is_dated_by_the_clock():
+    # It answers from its last tick, which may be long ago.
+    reason = rows(overview(sight(controller=SILENT), OPERATOR))["1"].reason
+    assert reason == f"OLD, decided at {moment(NOW - 60)}: job 2 pays less"
 
 
 def test_gpus_are_counted_by_type():
@@ -223,10 +232,31 @@ def test_a_job_that_is_asked_to_save_says_so_and_where_it_goes():
     assert row.reason == "asked to save 12 s ago, may take 60 s, then moves to 1 x k80 on k1"
     assert row.planned == {"k80": 1} and row.here == {"v100": 1}
     sent = replace(asked, phase="requeued")
-    assert "requeued 12 s ago" in rows(overview(sight(entries=[sent]), ANN))["1"].reason
+    reason = rows(overview(sight(entries=[sent]), ANN))["1"].reason
+    assert reason == "requeued 12 s ago for this move, waits to start on 1 x k80 on k1"
     assert rows(overview(sight(entries=[replace(asked, outcome="moved")]), ANN))["1"].planned != {
         "k80": 1
     }
+
+
+def test_a_job_that_has_saved_or_left_since_the_last_tick_is_not_said_to_be_asked():
+    details = {"gpus": {"k80": 1}, "nodes": {"k1": {"k80": 1}}, "save": "n", "restarts": 0}
+    asked = Entry(1, "1", "move", "asked", NOW - 12, NOW - 12, details, None)
+    done = Ack("n", NOW - 2, 64)
+    told = Progress("1", NOW - 2, 0, "v1", 1, False, NOW, "m", 64, 1.0, 0.0, 64, 1, ack=done)
+    saved = replace(some(), progress={"1": told})
+    reason = rows(overview(sight(saved, entries=[asked]), ANN))["1"].reason
+    assert reason == "has saved and is about to be requeued, moves to 1 x k80 on k1"
+    # By itself, as with checkpoint=signal.
+    left = seen([job("1", restarts=1)])
+    (row,) = overview(sight(left, entries=[asked]), ANN).rows
+    assert row.reason == "Slurm: Priority; requeued for this move, waits to start on 1 x k80 on k1"
+    # Released, and not started yet.
+    sent = replace(asked, phase="requeued", outcome="moved")
+    (row,) = overview(sight(left, entries=[sent]), ANN).rows
+    assert "requeued 12 s ago for this move, waits to start on 1 x k80 on k1" in row.reason
+    for over in (replace(sent, shown="runs on 1 x k80 on k1"), replace(sent, outcome="refused")):
+        assert "requeued" not in overview(sight(left, entries=[over]), ANN).rows[0].reason
 
 
 def test_moves_of_others_jobs_are_not_said_as_none():

@@ -62,6 +62,17 @@ def test_where_a_job_runs_on_a_type_that_its_owner_excludes_since(declared, why)
     assert here.source.partition("; still used, although ")[2] == why
 
 
+@pytest.mark.parametrize("requeued", [False, True])
+def test_a_job_that_moves_is_not_said_to_run_where_it_goes(requeued):
+    one = running("1", {"k1": {"k80": 1}}, declaration=KNOWN, time_limit_s=1e9)
+    if requeued:
+        one = job("1", declaration=KNOWN, time_limit_s=1e9, restarts=1)
+    shown = seen([one])
+    goes = ControllerHistory(moving={"1": {"v1": {"v100": 1}}})
+    rows = rate_rows("1", shown, look(shown, SITE, goes), RATES, SITE)
+    assert [row.gpu_type for row in rows if row.here] == ([] if requeued else ["k80"])
+
+
 def test_a_type_in_none_of_its_partitions():
     one = job(declaration=KNOWN, time_limit_s=1e9, partitions=("v100", "p100"))
     why = "its partitions, its constraint or a reservation leave it no node of this type"

@@ -154,6 +154,64 @@ def test_a_folder_that_lost_its_mode_is_a_cause_with_a_cure(tmp_path):
     assert f"chmod 700 {folder}" in said
 
 
+def test_a_folder_that_was_given_to_another_user_is_not_called_removed(tmp_path, monkeypatch):
+    def closed(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    store = Store.open(tmp_path / "state")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", closed)
+        with pytest.raises(store_file.StateFileError) as found, store.readable_errors():
+            pass
+    assert "cannot be used (Permission denied)" in str(found.value)
+    with store.readable_errors():
+        store.begin("1", "hint", "sent", 1.0, {})
+    store.close()
+
+
+def test_who_has_the_folder_or_the_file_that_may_not_be_written_is_named(tmp_path):
+    needs_root("it gives files to another user")
+    other = pwd.getpwnam("daemon")
+    os.chown(tmp_path, other.pw_uid, -1)
+    lock = tmp_path / "lock"
+    lock.touch()
+    said = str(state_errors.folder_error(tmp_path, PermissionError(errno.EACCES, "no", str(lock))))
+    assert said.endswith(
+        f"root may not write {lock}; run as root: chown root {lock}; chmod 600 {lock}"
+    )
+    said = str(state_errors.folder_error(tmp_path, PermissionError(errno.EACCES, "no")))
+    assert f"it belongs to {other.pw_name}; if root is to use it, run as root: install -d" in said
+
+
+def test_a_state_file_that_lost_its_mode_is_written_at_once(tmp_path):
+    """As its own user, whom the mode binds: SQLite would read only."""
+    needs_root("it takes another user's rights")
+    other = pwd.getpwnam("daemon")
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chown(place, other.pw_uid, -1)
+        path = Path(place) / "hadar.sqlite"
+        os.seteuid(other.pw_uid)
+        try:
+            store_file.open_file(path).close()
+            path.chmod(0o400)
+            opened = store_file.open_file(path)
+            opened.execute("CREATE TABLE written (job TEXT)")
+            opened.close()
+        finally:
+            os.seteuid(0)
+
+
+def test_a_read_only_file_system_has_its_own_cure(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(HadarError, match="run: chmod 700"):
+        common._writable(tmp_path)
+    found = SimpleNamespace(f_flag=os.ST_RDONLY, f_blocks=9, f_bavail=9)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    with pytest.raises(HadarError, match=r"its file system is read-only \(findmnt") as said:
+        common._writable(tmp_path)
+    assert "chmod" not in str(said.value)
+
+
 def test_a_closed_folder_above_the_state_folder_is_no_traceback(tmp_path, monkeypatch):
     def closed(path, **_):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))

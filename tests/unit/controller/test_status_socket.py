@@ -18,6 +18,7 @@ from hand_made import CONFIG, NOW, config, dictate, job, look, ordinary, running
 
 from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.journal.entry import Decision
+from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.journal.store_file import StateFileError
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
@@ -367,6 +368,23 @@ def test_of_anothers_job_nothing_is_shown_not_even_that_it_exists(tmp_path, priv
     refused, unknown = said(one, 1000, command, "2"), said(one, 1000, command, "77")
     assert refused["usage"] and "secret" not in json.dumps(refused)
     assert refused["error"].replace("job 2", "job 77") == unknown["error"]
+
+
+def test_an_owner_reads_what_is_kept_of_a_job_that_slurm_forgot_and_no_one_else_does(tmp_path):
+    one = published(tmp_path)
+    with closing(Store.open(tmp_path / "s")) as store:
+        store.begin("8", "hint", "sent", NOW - 9, {"fields": {"Partition": "v100"}})
+        store.decisions.record([Decision("8", NOW - 9, "1 x v100", "secret")])
+        StoredOwners(store.connection).note([job("8", uid=OTHER)], NOW)
+    for uid in (OTHER, 0, 4242):
+        found = said(one, uid, "doctor", "8")["result"]
+        assert "not shown by Slurm" in found["state"] and len(found["events"]) == 2
+        ended = said(one, uid, "explain", "8")
+        assert ended["unknown_job"] and "hadar doctor 8 shows what is kept" in ended["error"]
+    for command in ("explain", "doctor"):
+        refused, unknown = said(one, 1000, command, "8"), said(one, 1000, command, "77")
+        assert refused["error"].replace("job 8", "job 77") == unknown["error"]
+    one.close()
 
 
 def test_under_private_data_a_user_sees_no_job_of_others(tmp_path):

@@ -502,3 +502,11 @@ def test_a_site_that_is_not_found_is_named(place):
     place.env["HADAR_CONFIG"] = str(place.folder / "nowhere.toml")
     (line,) = lines(place.run(place.script("#!/bin/sh\n#HADAR gpus=1 types=any\ntrue\n")))
     assert "no configuration of the site is found, so no controller is known" in line
+
+
+def test_a_job_that_is_not_steered_is_not_just_called_managed(place):
+    why, remark = lines(submitted(place, "#HADAR types=any", "-N2", "--gpus=4"))
+    assert "so the job is not steered; ask for --gpus-per-node" in why
+    assert remark.startswith("hbatch: the job will be managed, but not steered: no controller")
+    (remark,) = lines(submitted(place, "#HADAR types=any", "-N2", "--gpus-per-node=2"))
+    assert "not steered" not in remark

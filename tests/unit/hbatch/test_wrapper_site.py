@@ -271,6 +271,18 @@ def test_speeds_by_batch_are_left_out_where_hbatch_could_not_read_the_file(toml)
     assert wrapper_finding(site, toml, names).level == "ok"
 
 
+def test_a_change_of_slurm_alone_is_not_called_one_of_the_configuration(toml):
+    site = config.load(toml)
+    write_wrapper_site(site, toml, SlurmNames("c", "gpu"))
+    assert wrapper_finding(site, toml, SlurmNames("c", "gpu")).level == "ok"
+    other = wrapper_finding(site, toml, SlurmNames("c", "new"))
+    assert "does not fit what Slurm says now (" in other.what
+    assert other.cure == "hadar check --write"
+    toml.write_text(toml.read_text().replace("quiet = true", "quiet = false"))
+    changed = wrapper_finding(config.load(toml), toml, SlurmNames("c", "new"))
+    assert "does not fit the configuration: hbatch" in changed.what
+
+
 def rows_of_one(rows):
     return [[*row, None] for row in rows if row[0] == "Model 7"]
 

@@ -148,8 +148,19 @@ def test_the_time_of_what_is_shown_is_said_once() -> None:
     assert "last tick 10 s ago" in said and "As of       40 s ago: the tick since then" in said
 
 
+def test_a_controller_that_answers_while_slurm_does_not_is_not_gone() -> None:
+    fault = "its latest tick failed: Slurm refused a request or did not answer"
+    acts = ControllerState("acts", "login1", 1590.0, fault)
+    said = summed(overview(controller=acts), 1600.0)
+    assert "As of       10 min 00 s ago: each tick since then failed" in said and fault in said
+    silent = summed(overview(controller=ControllerState("silent", "login1", 1010.0)), 1600.0)
+    assert "As of       10 min 00 s ago: the tick since then has no result yet" in silent
+    assert "NO TICK on login1 since" in silent and "it answers, and may wait for Slurm" in silent
+    assert "SILENT" not in silent and "goes on alone" not in silent
+
+
 def test_a_silent_controller_is_a_banner() -> None:
-    silent = overview(controller=ControllerState("silent", "login1", 100.0))
+    silent = overview(controller=ControllerState("silent", "login1", 100.0), source=status.SLURM)
     (line, *_) = status.summary(silent, 4000.0)
     assert "SILENT on login1 since" in line.plain and "1 h 05 min" in line.plain
     assert any("red" in str(span.style) for span in line.spans)
