@@ -4,7 +4,6 @@ They are accounts that every Debian has and nobody uses (nothing is added to the
 can be left behind): no shell, no home, no rights.
 """
 
-import atexit
 import json
 import os
 import pwd
@@ -18,11 +17,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
-from forks import PIPE_BYTES, Forks
 from missing import missing
+from typed import LOCALE, can_fork, ran
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import accounting, processes, programs
@@ -71,29 +69,10 @@ json.dump(answers, sys.stdout)
 """
 
 
-LOCALE = "C.UTF-8"
-_COMMANDS = ("main", "controller_commands", "doctor", "jobs", "site", "status")
-"""Modules of :mod:`slurm_hadar.cli`; they import most of what their commands need."""
-_LATE = ("slurm_hadar.policies.timetable.policy", "slurm_hadar.slurm.backend_choice")
-"""What a tick imports only when it comes to it. Never ``pyslurm``, which takes its slurm.conf then.
-"""
-
-
-@cache
-def hadar_forks():
-    """Starts ``hadar`` for all sites of this process of pytest; the imports take 0.6 s of its 0.8 s
-    of CPU time."""
-    modules = [*(f"slurm_hadar.cli.{name}" for name in _COMMANDS), *_LATE]
-    forks = Forks(*modules, isolated=True, locale=LOCALE)
-    atexit.register(forks.close)
-    return forks
-
-
 class Site:
     """A sandbox, and its commands as its people type them.
 
-    ``hadar`` starts as a fork (see ``forks.py``); what other tests say of its start-up is not the
-    matter here. :func:`need` starts it as users do.
+    ``hadar`` starts as in ``typed.py``; :func:`need` starts it as users do.
     """
 
     def __init__(self, box: Sandbox, folder: Path) -> None:
@@ -113,12 +92,8 @@ class Site:
         argv = [str(BIN / words[0]) if words[0] in ("hadar", "hbatch") else words[0], *words[1:]]
         env = {**self.box.env, "HOME": str(home), "LC_ALL": LOCALE, **(env or {})}
         text = text.encode(errors="surrogateescape") if isinstance(text, str) else text
-        if words[0] == "hadar" and _as_fork(env, text):
-            started = hadar_forks().start(
-                argv[0], words[1:], env, cwd or home, user=user, text=text
-            )
-            out, err = started.communicate(120)
-            return subprocess.CompletedProcess(argv, started.returncode, out, err)
+        if words[0] == "hadar" and can_fork(env, text):
+            return ran(words[1:], env, cwd or home, user=user, text=text)
         return subprocess.run(
             argv,
             env=env,
@@ -246,12 +221,6 @@ class Site:
             code = daemon.wait(60)
             assert code == 0, (self.folder / "run.log").read_text()
             log.close()
-
-
-def _as_fork(env, text):
-    """Whether nothing of a command would act on the start of its Python."""
-    python = any(name.startswith(("PYTHON", "LD_")) for name in env)
-    return not python and env["LC_ALL"] == LOCALE and len(text) <= PIPE_BYTES
 
 
 def _closed_to(who: pwd.struct_passwd) -> bool:
