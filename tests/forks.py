@@ -73,7 +73,8 @@ class Forked:
 
 
 class Forks:
-    """The process that imports ``modules``, and starts programs. Ends with ``with``."""
+    """The process that imports ``modules``, by name or as a file, and starts programs. Ends with
+    ``with``."""
 
     def __init__(self, *modules, isolated=False, locale=None):
         """``locale``: LC_ALL of the programs, which Python looks at once, when it starts."""
@@ -187,7 +188,9 @@ def main():
     # What is imported stays: no process looks through it for garbage, which would also copy it.
     gc.disable()
     for name in sys.argv[2:]:
-        import_module(name)
+        if name.endswith(".py"):
+            sys.path[0] = str(Path(name).parent)
+        import_module(Path(name).stem if name.endswith(".py") else name)
     gc.freeze()
     gc.enable()
     # Nothing waits for the processes between this one and the programs.
