@@ -135,9 +135,14 @@ tests() {
   "$venv/bin/lint-imports" --no-cache
   "$venv/bin/mypy" &
   local types=$!
-  # Each of the processes below reads all tests: here they are compiled once, beside mypy.
+  # Each of the processes below reads all tests: here they are compiled once, beside mypy. A few that have changed
+  # since are compiled by each sooner than all are read.
   export PYTHONDONTWRITEBYTECODE=
-  "$venv/bin/python" -m pytest --collect-only -qq >/dev/null 2>&1 || true
+  local compiled=tests/__pycache__/all_compiled
+  if [[ ! -e $compiled ]] || (($(find slurm_hadar benchmarks tests -name '*.py' -newer "$compiled" | wc -l) > 20)); then
+    "$venv/bin/python" -m pytest --collect-only -qq >/dev/null 2>&1 || true
+    touch "$compiled"
+  fi
   wait "$types"
   # The live tests mostly wait for Slurm. tests/sharing.py says which processes begin with them.
   exec "$venv/bin/python" -m pytest -n 6 --dist loadfile "$@"

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from missing import missing
+from typed import LOCALE, can_fork, ran
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import accounting, processes, programs
@@ -69,7 +70,10 @@ json.dump(answers, sys.stdout)
 
 
 class Site:
-    """A sandbox, and its commands as its people type them."""
+    """A sandbox, and its commands as its people type them.
+
+    ``hadar`` starts as in ``typed.py``; :func:`need` starts it as users do.
+    """
 
     def __init__(self, box: Sandbox, folder: Path) -> None:
         self.box, self.folder = box, folder
@@ -85,11 +89,16 @@ class Site:
             {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": [who.pw_gid]} if who else {}
         )
         home = self.homes[user] if user else self.folder
+        argv = [str(BIN / words[0]) if words[0] in ("hadar", "hbatch") else words[0], *words[1:]]
+        env = {**self.box.env, "HOME": str(home), "LC_ALL": LOCALE, **(env or {})}
+        text = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        if words[0] == "hadar" and can_fork(env, text):
+            return ran(words[1:], env, cwd or home, user=user, text=text)
         return subprocess.run(
-            [str(BIN / words[0]) if words[0] in ("hadar", "hbatch") else words[0], *words[1:]],
-            env={**self.box.env, "HOME": str(home), "LC_ALL": "C.UTF-8", **(env or {})},
+            argv,
+            env=env,
             cwd=cwd or home,
-            input=text.encode(errors="surrogateescape") if isinstance(text, str) else text,
+            input=text,
             capture_output=True,
             timeout=120,
             **identity,

@@ -4,11 +4,9 @@ survives the loss of the controller's file in the middle of a move."""
 import json
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import typed
 from trainings import MODEL, ROOT, SMALL_TORCH, digits_file, moves_of, start_sandbox
 
 from slurm_hadar.controller.actuation import move_steps
@@ -22,7 +20,6 @@ from slurm_hadar.slurm.cluster import Update
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-HADAR = str(Path(sys.executable).parent / "hadar")
 SAMPLES = 1400
 NEWCOMER = "#!/bin/sh\n#HADAR types=k80 gpus=1\nsleep 3\n"
 PLAIN = "#!/bin/sh\n#SBATCH -J secret-name --comment secret-comment\nsleep 300\n"
@@ -77,9 +74,7 @@ def train(site):
 
 
 def hadar(site, *words):
-    done = subprocess.run([HADAR, *words], env=site.env, capture_output=True, text=True, timeout=90)
-    assert "Traceback" not in done.stderr
-    return done
+    return typed.hadar(site.env, *words)
 
 
 def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(

@@ -2,11 +2,10 @@
 the guard allows it."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
+import typed
 from conftest import need
 from dictated import Dictated
 
@@ -231,16 +230,7 @@ def test_a_job_that_squeue_does_not_show_is_unknown_and_not_finished(site, two):
 
 
 def hadar(site, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "slurm_hadar.cli.main", *words],
-        env=site.env,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
+    return typed.hadar(site.env, *words)
 
 
 def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):

@@ -6,15 +6,19 @@ import subprocess
 import sys
 
 import pytest
+import typed
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 def hadar(box, *words, command="main", code=0):
-    argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
-    done = subprocess.run(
-        argv, env=box.env, capture_output=True, text=True, timeout=90, check=False
-    )
+    if command == "main":
+        done = typed.hadar(box.env, *words)
+    else:
+        argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
+        done = subprocess.run(
+            argv, env=box.env, capture_output=True, text=True, timeout=90, check=False
+        )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.strip()
 

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typed
 
 from slurm_hadar import config
 from slurm_hadar.controller.checks import check
@@ -131,10 +132,13 @@ def fill(box, node):
 
 def hadar(box, command, *words):
     """What a command of ours prints, run as people would."""
-    argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
-    done = subprocess.run(
-        argv, env=box.env, capture_output=True, text=True, timeout=60, check=False
-    )
+    if command == "main":
+        done = typed.hadar(box.env, *words)
+    else:
+        argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
+        done = subprocess.run(
+            argv, env=box.env, capture_output=True, text=True, timeout=60, check=False
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 

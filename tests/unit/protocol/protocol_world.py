@@ -6,7 +6,7 @@ is one of a few classes, see :class:`SlurmJob`; clocks that differ are not model
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_hadar.controller.actuation.move_steps import decide_move
 from slurm_hadar.controller.lock import rival_in, taken_over_from
@@ -142,6 +142,25 @@ class World(NamedTuple):
     left: Left
     owner: int = -1
     broken: str = ""
+
+
+def _replaces_fast(kind: Any) -> None:
+    """An exploration spends a third of its time in ``_replace``, and that of the standard library
+    asks for each field whether it is replaced."""
+    places = {name: place for place, name in enumerate(kind._fields)}
+    made = tuple.__new__
+
+    def _replace(self: Any, **fields: Any) -> Any:
+        values = list(self)
+        for name, value in fields.items():
+            values[places[name]] = value
+        return made(kind, values)
+
+    kind._replace = _replace
+
+
+for _kind in (SlurmJob, Process, Controller, Left, World):
+    _replaces_fast(_kind)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def train():
         return json.loads((folder / "codes.json").read_text())
 
     # A process group imports PyTorch's compiler.
-    with Forks("torch._dynamo", PROGRAM.stem) as forks:
+    with Forks("torch._dynamo", str(PROGRAM)) as forks:
         yield trained
 
 
