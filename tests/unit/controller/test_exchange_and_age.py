@@ -40,6 +40,8 @@ class Waits:
     nice: int = 0
     ours: bool = False
     started: float = inf
+    before: tuple[str, ...] = ()
+    """Jobs that it stood ahead of without an exchange when it started."""
 
 
 @dataclass
@@ -76,7 +78,9 @@ class Slurm:
         """The first job that waits starts."""
         first = next((id_ for id_ in self.order() if self.jobs[id_].started == inf), None)
         if first is not None:
-            self.jobs[first].started = self.now
+            orders = self.own_order(), self.order_untouched()
+            behind = {id_ for order in orders for id_ in order[order.index(first) + 1 :]}
+            self.jobs[first].started, self.jobs[first].before = self.now, tuple(behind)
 
     def own_order(self):
         return sorted(self.jobs, key=lambda id_: (-self.plain(id_), int(id_)))
@@ -140,13 +144,21 @@ class Slurm:
         those counted that have started since it came."""
 
         def ahead(order, id_):
-            since = self.jobs[id_].since
-            before = [self.jobs[one] for one in order[: order.index(id_)]]
-            return sum(one.ours and one.started > since for one in before)
+            return sum(
+                self.jobs[one].ours and self.jobs[one].started == inf
+                for one in order[: order.index(id_)]
+            )
 
-        now, own, untouched = self.order(), self.own_order(), self.order_untouched()
-        others = [id_ for id_, job in self.jobs.items() if not job.ours and job.started == inf]
-        return all(ahead(now, id_) <= max(ahead(own, id_), ahead(untouched, id_)) for id_ in others)
+        ours = [job for job in self.jobs.values() if job.ours]
+        own, untouched = self.own_order(), self.order_untouched()
+        for id_, job in self.jobs.items():
+            if not job.ours and job.started == inf:
+                gone = sum(job.since < one.started < inf for one in ours)
+                would = sum(id_ in one.before for one in ours)
+                most = would + max(ahead(own, id_), ahead(untouched, id_))
+                if gone + ahead(self.order(), id_) > most:
+                    return False
+        return True
 
 
 def by_age(most_s=3600.0, weight=100_000):
