@@ -241,21 +241,25 @@ def test_nobody_is_overtaken_however_close_jobs_are(found, arrivals, starts):
         pass
 
 
-def as_was_seen():
-    """A long job, 10 s later one of another user, 30 s later a short one of the first user, and
-    others behind."""
+def four_users(apart):
+    """A long job, one of another user, a short one of the first user, and others behind."""
     slurm = Slurm(by_age(), first=("3",))
-    for id_, since, ours in (("1", 110, True), ("2", 100, False), ("3", 80, True)):
-        slurm.submit(id_, 10_000, ours, NOW - since)
-    slurm.submit("4", 10_000, False, NOW - 73)
-    slurm.submit("5", 10_000, False, NOW - 61)
+    for id_, ours in (("1", True), ("2", False), ("3", True), ("4", False), ("5", False)):
+        slurm.submit(id_, 10_000, ours, NOW - 300 - apart * (5 - int(id_)))
     slurm.computes_all()
     return slurm
 
 
-def test_no_places_are_exchanged_next_to_a_job_that_came_within_a_period():
-    slurm = as_was_seen()
-    assert not any(sent for _, sent in run(slurm, 600, PERIOD_S))
+def test_places_are_exchanged_in_the_first_tick_after_slurm_has_counted_all_ages():
+    """Two ticks later the jobs are too near to each other for what an update does to their ages."""
+    slurm = four_users(apart=15)
+    found = [(second, sorted(sent)) for second, sent in run(slurm, 600, 32) if sent]
+    assert found == [(35, ["1", "3"])] and slurm.order() == ["3", "2", "1", "4", "5"]
+
+
+def test_no_places_are_exchanged_next_to_a_job_that_came_at_nearly_the_same_time():
+    slurm = four_users(apart=5)
+    assert not any(sent for _, sent in run(slurm, 600, 32))
 
 
 def test_a_job_that_grows_no_older_is_overtaken_by_nobody_with_its_place():

@@ -10,20 +10,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from slurm_hadar.controller.actuation.pending.age_counts import AgeCounts
 from slurm_hadar.controller.actuation.pending.waiting_line import WaitingJob
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import Job
 
+_ROUNDED = 2
+"""Points of a period in which a job gains at most one: that, and one for rounding."""
+_SENT_S = 5.0
+"""An update reaches Slurm so long after the look of its tick, at most."""
+
 
 @dataclass(frozen=True)
 class AgeSlack:
-    """``points``: of priority, by which an update may move a job too far for a time; 0 where age
-    counts for nothing. ``needed``: whether it is more than what Slurm's rounding makes anyway."""
+    """``points``: of priority, by which an update now may move a job too far for a time; 0 where
+    age counts for nothing. ``period_points``: the same of a whole PriorityCalcPeriod. ``after_s``:
+    Slurm has counted all ages since then, s since the epoch."""
 
     seen: Observed
-    points: int
-    needed: bool
+    points: int = 0
+    period_points: int = 0
+    after_s: float = 0.0
+
+    @property
+    def needed(self) -> bool:
+        """Whether jobs gain more in a period than what Slurm's rounding makes anyway."""
+        return self.period_points > _ROUNDED
 
     def are_counted_alike(self, *jobs: Job) -> bool:
         """Whether the ages in their priorities are all of one moment, as far as that matters."""
@@ -33,8 +46,7 @@ class AgeSlack:
         steered = self.seen.steered(job.id)
         if not self.needed and not steered.age_lost:
             return True
-        since = max(steered.time, job.submit_s, job.eligible_s)
-        return since + self.seen.age.period_s < self.seen.now
+        return max(steered.time, job.submit_s, job.eligible_s) < self.after_s
 
     def place(self, wanted: int, ahead: int | None, behind: int | None) -> int | None:
         """The priority for a job that gets the place ``wanted``, with the next jobs ahead and
@@ -47,10 +59,17 @@ class AgeSlack:
         return None if self.needed else wanted
 
 
-def age_slack(seen: Observed) -> AgeSlack:
-    """Of a site. A point more than the age of one period, as Slurm drops fractions."""
-    gained = seen.age.points(seen.age.period_s)
-    return AgeSlack(seen, ceil(gained) + 1 if gained else 0, gained >= 1)
+def age_slack(seen: Observed, counts: AgeCounts) -> AgeSlack:
+    """Of a site, with what is known of its counts of ages."""
+    now, period_s = seen.now, seen.age.period_s
+    after_s = max(counts.after_s, now - period_s - _SENT_S)
+    return AgeSlack(seen, _points(seen, now + _SENT_S - after_s), _points(seen, period_s), after_s)
+
+
+def _points(seen: Observed, seconds: float) -> int:
+    """A point more than the age of so many seconds, as Slurm drops fractions."""
+    gained = seen.age.points(min(seconds, seen.age.period_s))
+    return ceil(gained) + 1 if gained else 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ class Gaps:
         if not self.slack.needed or at >= len(self.line) or job.priority <= self.line[at].place + 1:
             return True
         ahead = self._ahead(at)
-        return ahead is None or job.priority + self.slack.points < ahead
+        return ahead is None or job.priority + self.slack.period_points < ahead
 
     def _are_alike(self, at: int, job: Job) -> bool:
         return self.slack.are_counted_alike(self.line[at].job, job)

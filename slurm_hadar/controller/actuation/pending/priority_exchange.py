@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.pending.age_counts import AgeCounts, watched
 from slurm_hadar.controller.actuation.pending.age_slack import Gaps, age_slack
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
@@ -83,7 +84,8 @@ def exchange(
     promises = _promises(head, snapshot, seen, memory.promised)
     ids = [one.job.id for one in head]
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
-    slack = age_slack(seen)
+    counts = watched(memory.counts, seen) if seen.age.weight else AgeCounts()
+    slack = age_slack(seen, counts)
     gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
     order = [*_order(gaps, wish, _standing(head, memory, lost)), *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
@@ -111,7 +113,7 @@ def exchange(
     }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
-    kept = Memory(lent, lost, (*others, *out), promises.ends, off)
+    kept = Memory(lent, lost, (*others, *out), promises.ends, off, counts)
     said = tuple(barred_texts(memory, seen))
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said)
 
