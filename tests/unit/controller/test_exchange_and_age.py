@@ -4,6 +4,7 @@ A model of Slurm: the age in a job's priority is that of its last count, which i
 last computation of all priorities and the last update of the job.
 """
 
+import json
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -13,7 +14,12 @@ from hand_made import job as any_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.actuation.pending.lent_places import Memory, owners_nice
+from slurm_hadar.controller.actuation.pending.lent_places import (
+    Memory,
+    as_state,
+    owners_nice,
+    remembered,
+)
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
@@ -122,7 +128,8 @@ class Slurm:
         view = look(observed)
         plan = dictate(view.view, {id_: {"v100": 1} for id_ in self.first if id_ in self.jobs})
         found = exchange(view, plan, observed, SITE, self.memory)
-        self.memory, sent = found.memory, []
+        self.memory, sent = remembered(json.loads(json.dumps(as_state(found.memory)))), []
+        assert self.memory == found.memory
         for id_, one in self.jobs.items():
             if one.started < inf:
                 continue
