@@ -9,7 +9,13 @@ from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
+from slurm_hadar.controller.observation import (
+    counted_ages,
+    interactive,
+    observed,
+    rollout,
+    steering_store,
+)
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.observed import Observed
@@ -17,6 +23,7 @@ from slurm_hadar.controller.observation.racks import Topology
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
 from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.domain.declaration import Declaration
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster
@@ -53,9 +60,10 @@ class Observer:
         trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self._config)}
         jobs = self.returned.later(seen.jobs, seen.now, trainers)
         limited = self.rules.applied(jobs, seen.partitions, ours)
+        shown, ages = self._with_ages(limited, bool(lent.ours))
         return Observed(
             now=seen.now,
-            jobs=bills.as_billed(limited, seen.partitions, ours),
+            jobs=bills.as_billed(shown, seen.partitions, ours),
             nodes=nodes,
             partitions=seen.partitions,
             reservations=seen.reservations,
@@ -69,8 +77,20 @@ class Observer:
             slurm_version=seen.slurm_version,
             priority_returns=self.rules.ages,
             age=self.rules.age,
+            counted_ages=ages,
             in_order=self.rules.in_order,
         )
+
+    def _with_ages(
+        self, jobs: Mapping[str, Job], exchanged: bool
+    ) -> tuple[Mapping[str, Job], Mapping[int, float]]:
+        """The jobs, and :attr:`Observed.counted_ages`, by one query where they are needed."""
+        if not counted_ages.are_needed(jobs.values(), self.rules.age, self._config, exchanged):
+            return jobs, {}
+        try:
+            return counted_ages.as_counted(jobs, self._cluster.read_priorities())
+        except SlurmError:
+            return jobs, {}
 
     def _done_before(
         self, managed: Mapping[str, Job], now: float

@@ -66,6 +66,8 @@ class Job:
     held: bool = False
     submit_s: float = 0.0
     eligible_s: float = 0.0
+    accrue_s: float = 0.0
+    """Since when Slurm counts the age in its priority."""
     start_s: float = 0.0
     """Start of a running job; begin or expected start of a pending one."""
     end_s: float = 0.0

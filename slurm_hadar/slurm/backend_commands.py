@@ -10,7 +10,15 @@ from pathlib import Path
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node, Partition, Reservation
-from slurm_hadar.slurm import jobs, limits, minutes, records, topology, updates
+from slurm_hadar.slurm import (
+    jobs,
+    limits,
+    minutes,
+    records,
+    topology,
+    updates,
+    waiting_priorities,
+)
 from slurm_hadar.slurm.commands import (
     Commands,
     TimedOut,
@@ -23,6 +31,7 @@ from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic
+from slurm_hadar.slurm.waiting_priorities import CountedPriority
 
 _LINES_AT_ONCE = 200
 """Updates per scontrol: at some 500 a second, and far fewer where slurmctld is busy, they end well
@@ -159,6 +168,11 @@ class CommandsCluster:
         """One ``squeue``."""
         with self.traffic.request("minutes"):
             return minutes.parse_use(self.commands.read("squeue", minutes.USE))
+
+    def read_priorities(self) -> dict[int, list[CountedPriority]]:
+        """One ``sprio``."""
+        with self.traffic.request("priorities"):
+            return waiting_priorities.parse(self.commands.read("sprio", waiting_priorities.SHOWN))
 
     def submit(
         self,

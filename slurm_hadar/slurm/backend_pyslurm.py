@@ -41,6 +41,7 @@ from slurm_hadar.slurm.backend_commands import CommandsCluster
 from slurm_hadar.slurm.interface import TASKS_PER_ARRAY, Target, Update
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import Minutes
+from slurm_hadar.slurm.waiting_priorities import CountedPriority
 
 _ATTRIBUTES = {
     "AdminComment": "admin_comment",
@@ -145,6 +146,10 @@ class PySlurmCluster:
     def read_use(self) -> dict[int, dict[str, float]]:
         """Through the commands."""
         return self._plain.read_use()
+
+    def read_priorities(self) -> dict[int, list[CountedPriority]]:
+        """Through the commands."""
+        return self._plain.read_priorities()
 
     def submit(
         self,

@@ -16,6 +16,7 @@ from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import Minutes
 from slurm_hadar.slurm.traffic import Traffic
+from slurm_hadar.slurm.waiting_priorities import CountedPriority
 
 Target = Literal["steps", "batch", "full"]
 """Who gets a signal: the job's steps only, the batch shell only, or the batch shell, its children
@@ -57,7 +58,7 @@ class Cluster(Protocol):
     """Why this back end was chosen, as a sentence for ``hadar check``."""
     queries: Counter[str]
     """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, users, ping,
-    limits, minutes, mails, update, submit, requeue, hold, release, signal, cancel."""
+    limits, minutes, mails, priorities, update, submit, requeue, hold, release, signal, cancel."""
     traffic: Traffic
     """How many requests that were, and how quickly they were answered."""
     notes: list[str]
@@ -126,6 +127,11 @@ class Cluster(Protocol):
     def read_use(self) -> dict[int, dict[str, float]]:
         """Slurm's own number of a job -> resource -> what it has, or asks for where it waits;
         memory in MB."""
+        ...
+
+    def read_priorities(self) -> dict[int, list[CountedPriority]]:
+        """Slurm's own number of a job that waits and is not held -> its priority as last counted,
+        in each of its partitions. Under priority/multifactor only."""
         ...
 
     def submit(

@@ -191,6 +191,7 @@ def one(record: Record) -> Job:
         held=states.held(state, priority, reason),
         submit_s=_seconds(record, "submit_time"),
         eligible_s=_seconds(record, "eligible_time"),
+        accrue_s=_seconds(record, "accrue_time"),
         start_s=_seconds(record, "start_time"),
         end_s=_seconds(record, "end_time"),
         time_limit_s=inf if limit is None else limit * 60.0,

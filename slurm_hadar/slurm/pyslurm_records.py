@@ -64,6 +64,7 @@ def job(entry: Any) -> tuple[Job, str]:
         held=states.held(state, priority, reason),
         submit_s=_seconds(entry.submit_time),
         eligible_s=_seconds(entry.eligible_time),
+        accrue_s=_seconds(getattr(entry, "accrue_time", None)),
         start_s=_seconds(entry.start_time),
         end_s=_seconds(entry.end_time),
         time_limit_s=_minutes(entry.time_limit, inf),

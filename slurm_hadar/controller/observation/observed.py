@@ -57,6 +57,9 @@ class Observed:
     it may be the last of all."""
     age: AgePriority = field(default_factory=AgePriority)
     """What an update does to a waiting job's priority."""
+    counted_ages: Mapping[int, float] = field(default_factory=dict)
+    """Slurm's own number of a waiting job -> the age in its priority, in points, where places are
+    exchanged and ages count; nothing where that could not be read."""
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
 

@@ -21,10 +21,12 @@ from slurm_hadar.controller.actuation.pending.lent_places import (
     remembered,
 )
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
+from slurm_hadar.controller.observation.counted_ages import as_counted
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.waiting_age import AgePriority
+from slurm_hadar.slurm.waiting_priorities import CountedPriority
 
 FULL = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=2)
 SITE = config('[queue]\nexchange = "association"\n')
@@ -100,6 +102,11 @@ class Slurm:
 
         return sorted(self.jobs, key=key)
 
+    def owner_updates(self, number):
+        """Some field of a job, as its owner may."""
+        job = list(self.jobs.values())[number % len(self.jobs)]
+        job.counted = job.untouched = self.now
+
     def computes_all(self):
         for job in self.jobs.values():
             job.counted = job.untouched = self.now
@@ -108,11 +115,11 @@ class Slurm:
         since = self.now if since is None else since
         self.jobs[id_] = Waits(base, since, since, since, ours=ours)
 
-    def tick(self):
+    def tick(self, knows_ages=True):
         """The jobs that the controller sends a Nice, and what it says."""
         shown = {}
         for id_, one in self.jobs.items():
-            times = {"submit_s": one.since, "eligible_s": one.since}
+            times = {"submit_s": one.since, "eligible_s": one.since, "accrue_s": one.since}
             known = {"priority": self.shown(id_), "nice": one.nice, **times}
             if one.started < inf:
                 known |= {"state": JobState.FINISHED, "nodes": ("v1",), "start_s": one.started}
@@ -122,8 +129,10 @@ class Slurm:
                 if one.ours
                 else ordinary(id_, **known)
             )
+        ages = {int(id_): float(int(self.points(id_))) for id_ in self.jobs}
         observed = seen(
             list(shown.values()), FULL, steering=self.steering, now=self.now, age=self.age,
+            counted_ages=ages if knows_ages else {},
         )  # fmt: skip
         view = look(observed)
         plan = dictate(view.view, {id_: {"v100": 1} for id_ in self.first if id_ in self.jobs})
@@ -172,16 +181,18 @@ def by_age(most_s=3600.0, weight=100_000):
     return AgePriority(weight, most_s, float(PERIOD_S))
 
 
-def run(slurm, seconds, offset, arrivals=(), starts=()):
-    """Ticks from now on; all priorities are computed ``offset`` s from now first, and at ``starts``
-    a GPU is free. At every moment nobody is overtaken. Yields for each tick (s from now, the jobs
-    that got a Nice)."""
+def run(slurm, seconds, offset, arrivals=(), starts=(), updates=()):
+    """Ticks from now on; all priorities are computed ``offset`` s from now first, at ``starts`` a
+    GPU is free, and ``updates`` are those of owners: second, job. At every moment nobody is
+    overtaken. Yields for each tick (s from now, the jobs that got a Nice)."""
     begin = slurm.now
     for second in range(seconds):
         slurm.now = begin + second
         if (second - offset) % PERIOD_S == 0:
             slurm.computes_all()
             assert slurm.nobody_is_overtaken(), f"{second} s, all counted"
+        for number in [job for at, job in updates if at == second]:
+            slurm.owner_updates(number)
         for _ in range(starts.count(second)):
             slurm.start_first()
         for at, id_, base in arrivals:
@@ -213,11 +224,15 @@ def queues(draw, apart=0):
     return slurm, offset
 
 
-@given(found=queues(apart=APART), starts=st.lists(st.integers(1, 290), max_size=5))
+@given(
+    found=queues(apart=APART),
+    starts=st.lists(st.integers(1, 290), max_size=5),
+    updates=st.lists(st.tuples(st.integers(0, 290), st.integers(0, 9)), max_size=3),
+)
 @FEW
-def test_nobody_is_overtaken_where_places_are_far_apart(found, starts):
+def test_nobody_is_overtaken_where_places_are_far_apart(found, starts, updates):
     slurm, offset = found
-    for _ in run(slurm, 5 * PERIOD_S, offset, starts=starts):
+    for _ in run(slurm, 5 * PERIOD_S, offset, starts=starts, updates=updates):
         pass
 
 
@@ -239,12 +254,13 @@ def test_far_from_others_places_are_exchanged_once_all_ages_are_of_one_moment(fo
         max_size=4,
     ),
     starts=st.lists(st.integers(1, 200), max_size=5),
+    updates=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 9)), max_size=3),
 )
 @FEW
-def test_nobody_is_overtaken_however_close_jobs_are(found, arrivals, starts):
+def test_nobody_is_overtaken_however_close_jobs_are(found, arrivals, starts, updates):
     slurm, offset = found
     come = [(at, str(20 + number), base) for number, (at, base) in enumerate(arrivals)]
-    for _ in run(slurm, 240, offset, come, starts):
+    for _ in run(slurm, 240, offset, come, starts, updates):
         pass
 
 
@@ -258,15 +274,46 @@ def four_users(apart):
 
 
 def test_places_are_exchanged_in_the_first_tick_after_slurm_has_counted_all_ages():
-    """Two ticks later the jobs are too near to each other for what an update does to their ages."""
+    """Before, the jobs are too near to each other for what an update does to their ages."""
     slurm = four_users(apart=15)
+    slurm.now += 30
     found = [(second, sorted(sent)) for second, sent in run(slurm, 600, 32) if sent]
     assert found == [(35, ["1", "3"])] and slurm.order() == ["3", "2", "1", "4", "5"]
 
 
 def test_no_places_are_exchanged_next_to_a_job_that_came_at_nearly_the_same_time():
-    slurm = four_users(apart=5)
+    slurm = four_users(apart=2)
     assert not any(sent for _, sent in run(slurm, 600, 32))
+
+
+def test_a_job_that_its_owner_has_updated_exchanges_after_the_next_count():
+    """It shows more age than the others, which nobody may have in its place."""
+    slurm = four_users(apart=120)
+    slurm.now += 40
+    slurm.owner_updates(2)
+    found = [second for second, sent in run(slurm, 300, 32) if sent]
+    assert found == [35]
+
+
+def test_nothing_begins_and_what_stands_stays_where_the_ages_are_not_known():
+    slurm = four_users(apart=120)
+    assert slurm.tick(knows_ages=False) == []
+    assert sorted(slurm.tick()) == ["1", "3"]
+    slurm.now += 300
+    slurm.computes_all()
+    assert slurm.tick(knows_ages=False) == [] and slurm.jobs["3"].nice < 0
+
+
+def test_a_job_that_slurm_counted_since_it_was_read_has_the_priority_of_its_age():
+    jobs = {id_: any_job(id_, priority=1000) for id_ in ("1", "2", "3", "4")}
+    counted = {
+        1: [CountedPriority(1001, 300)],
+        2: [CountedPriority(1500, 800)],
+        3: [CountedPriority(700, 290), CountedPriority(999, 290)],
+    }
+    shown, ages = as_counted(jobs, counted)
+    assert [one.priority for one in shown.values()] == [1000, 1500, 1000, 1000]
+    assert ages == {1: 300, 2: 800, 3: 290}
 
 
 def test_a_job_that_grows_no_older_is_overtaken_by_nobody_with_its_place():

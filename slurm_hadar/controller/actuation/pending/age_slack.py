@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from slurm_hadar.controller.actuation.pending.age_counts import AgeCounts
 from slurm_hadar.controller.actuation.pending.waiting_line import WaitingJob
+from slurm_hadar.controller.observation import counted_ages
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import Job
@@ -25,28 +25,32 @@ _SENT_S = 5.0
 @dataclass(frozen=True)
 class AgeSlack:
     """``points``: of priority, by which an update now may move a job too far for a time; 0 where
-    age counts for nothing. ``period_points``: the same of a whole PriorityCalcPeriod. ``after_s``:
-    Slurm has counted all ages since then, s since the epoch."""
+    age counts for nothing. ``period_points``: the same of a whole PriorityCalcPeriod; ``lag``: that
+    jobs have gained since Slurm last counted all ages."""
 
     seen: Observed
     points: int = 0
     period_points: int = 0
-    after_s: float = 0.0
+    lag: float = 0.0
 
     @property
     def needed(self) -> bool:
         """Whether jobs gain more in a period than what Slurm's rounding makes anyway."""
         return self.period_points > _ROUNDED
 
-    def are_counted_alike(self, *jobs: Job) -> bool:
-        """Whether the ages in their priorities are all of one moment, as far as that matters."""
+    def are_counted_with_all(self, *jobs: Job) -> bool:
+        """Whether Slurm has counted their ages when it last counted all, and not since, as far as
+        that matters. One with the most age that counts gains none."""
+        if not self.needed:
+            return not any(self.seen.steered(job.id).age_lost for job in jobs)
         return all(map(self._is_counted_with_all, jobs))
 
     def _is_counted_with_all(self, job: Job) -> bool:
-        steered = self.seen.steered(job.id)
-        if not self.needed and not steered.age_lost:
-            return True
-        return max(steered.time, job.submit_s, job.eligible_s) < self.after_s
+        lag = counted_ages.behind(job, self.seen)
+        if lag is None:
+            return False
+        has_most = self.seen.counted_ages[job.raw_id] > self.seen.age.weight - _ROUNDED
+        return has_most or lag > self.lag - _ROUNDED
 
     def place(self, wanted: int, ahead: int | None, behind: int | None) -> int | None:
         """The priority for a job that gets the place ``wanted``, with the next jobs ahead and
@@ -59,17 +63,18 @@ class AgeSlack:
         return None if self.needed else wanted
 
 
-def age_slack(seen: Observed, counts: AgeCounts) -> AgeSlack:
-    """Of a site, with what is known of its counts of ages."""
-    now, period_s = seen.now, seen.age.period_s
-    after_s = max(counts.after_s, now - period_s - _SENT_S)
-    return AgeSlack(seen, _points(seen, now + _SENT_S - after_s), _points(seen, period_s), after_s)
-
-
-def _points(seen: Observed, seconds: float) -> int:
-    """A point more than the age of so many seconds, as Slurm drops fractions."""
-    gained = seen.age.points(min(seconds, seen.age.period_s))
-    return ceil(gained) + 1 if gained else 0
+def age_slack(seen: Observed) -> AgeSlack:
+    """Of a site."""
+    period = seen.age.points(seen.age.period_s)
+    if not period:
+        return AgeSlack(seen)
+    whole = ceil(period) + 1
+    waiting = (job for job in seen.jobs.values() if job.may_start_at(seen.now))
+    lags = [counted_ages.behind(job, seen) for job in waiting]
+    known = [lag for lag in lags if lag is not None]
+    if not known:
+        return AgeSlack(seen, whole, whole)
+    return AgeSlack(seen, ceil(max(known) + seen.age.points(_SENT_S)) + 1, whole, max(known))
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,11 @@ class Gaps:
 
     def may_get(self, at: int, job: Job) -> bool:
         """Whether the job may get this place now."""
-        return self._are_alike(at, job) and self.priority(at) is not None
+        return self._are_counted(at, job) and self.priority(at) is not None
 
     def may_keep(self, at: int, job: Job) -> bool:
         """Whether the job passes no other with this place, or will not with another Nice."""
-        return self.has_slack(at, job) or not self._are_alike(at, job) or self.may_get(at, job)
+        return self.has_slack(at, job) or not self._are_counted(at, job) or self.may_get(at, job)
 
     def has_slack(self, at: int, job: Job) -> bool:
         """Whether the job, which has this place, passes no other at Slurm's next count of ages. It
@@ -103,8 +108,8 @@ class Gaps:
         ahead = self._ahead(at)
         return ahead is None or job.priority + self.slack.period_points < ahead
 
-    def _are_alike(self, at: int, job: Job) -> bool:
-        return self.slack.are_counted_alike(self.line[at].job, job)
+    def _are_counted(self, at: int, job: Job) -> bool:
+        return self.slack.are_counted_with_all(self.line[at].job, job)
 
     def _ahead(self, at: int) -> int | None:
         """Priority of the first job ahead with another label."""

@@ -10,10 +10,9 @@ better place than their own go back.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending.age_counts import AgeCounts
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import State
@@ -43,14 +42,13 @@ class Memory:
     """What is kept. ``lent``: of the last tick; ``lost``: job -> priority that its own place has
     less than it had, of all that wait; ``ours``: jobs with a Nice of ours; ``promised``: job -> its
     promised end, s since the epoch; ``barred``: user id -> until when the user's jobs exchange no
-    places, s since the epoch; ``counts``: of ages, by Slurm."""
+    places, s since the epoch."""
 
     lent: Mapping[str, Lent] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     ours: tuple[str, ...] = ()
     promised: Mapping[str, float] = field(default_factory=dict)
     barred: Mapping[int, float] = field(default_factory=dict)
-    counts: AgeCounts = field(default_factory=AgeCounts)
 
 
 def remembered(state: State) -> Memory:
@@ -75,15 +73,7 @@ def remembered(state: State) -> Memory:
             for uid, until in _dict(state.get("barred")).items()
             if uid.isdecimal() and isinstance(until, int | float)
         },
-        _counts(_dict(state.get("counts"))),
     )
-
-
-def _counts(kept: Mapping[str, object]) -> AgeCounts:
-    looked, after, shown = kept.get("looked_s"), kept.get("after_s"), _dict(kept.get("priorities"))
-    if not (isinstance(looked, int | float) and isinstance(after, int | float)):
-        return AgeCounts()
-    return AgeCounts(looked, after, {id_: n for id_, n in shown.items() if isinstance(n, int)})
 
 
 def as_state(memory: Memory) -> State:
@@ -96,7 +86,6 @@ def as_state(memory: Memory) -> State:
         "ours": list(memory.ours),
         "promised": dict(memory.promised),
         "barred": {str(uid): until for uid, until in memory.barred.items()},
-        "counts": asdict(memory.counts),
     }
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.pending.age_counts import AgeCounts, watched
 from slurm_hadar.controller.actuation.pending.age_slack import Gaps, age_slack
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
@@ -84,8 +83,7 @@ def exchange(
     promises = _promises(head, snapshot, seen, memory.promised)
     ids = [one.job.id for one in head]
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
-    counts = watched(memory.counts, seen) if seen.age.weight else AgeCounts()
-    slack = age_slack(seen, counts)
+    slack = age_slack(seen)
     gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
     order = [*_order(gaps, wish, _standing(head, memory, lost)), *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
@@ -96,7 +94,7 @@ def exchange(
         known = memory.lent.get(after.job.id)
         given = before.place if before is after else gaps.priority(at)
         less = after.plain - (before.place if given is None else given)
-        exact = given is not None and slack.are_counted_alike(before.job, after.job)
+        exact = given is not None and slack.are_counted_with_all(before.job, after.job)
         if known is not None and known.place_of == before.job.id and not exact:
             less = known.less
         ours[after.job.id] = owners_nice(after.job, seen) + less
@@ -113,7 +111,7 @@ def exchange(
     }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
-    kept = Memory(lent, lost, (*others, *out), promises.ends, off, counts)
+    kept = Memory(lent, lost, (*others, *out), promises.ends, off)
     said = tuple(barred_texts(memory, seen))
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said)
 

@@ -1,0 +1,34 @@
+"""The priorities of waiting jobs as Slurm last counted them, and the age that is in each."""
+
+import re
+from dataclasses import dataclass
+
+from slurm_hadar.domain.errors import SlurmError
+
+SHOWN = ("--noheader", "--format=%i|%Y|%A|")
+"""sprio's arguments."""
+_NUMBER = r"-?\d{1,20}(?:\.\d{1,20})?"
+_LINE = re.compile(rf"\s*(\d{{1,10}})\s*\|\s*({_NUMBER})\s*\|\s*({_NUMBER})\s*\|\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPriority:
+    """A priority and the part of it that is ``age``: that of the last time when Slurm computed it
+    (:mod:`slurm_hadar.slurm.waiting_age`), both in points."""
+
+    priority: int
+    age: int
+
+
+def parse(text: str) -> dict[int, list[CountedPriority]]:
+    """From sprio with :data:`SHOWN`. Raises SlurmError for any other text."""
+    found: dict[int, list[CountedPriority]] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise SlurmError(f"sprio answered with a line that is not understood: {line[:80]!r}")
+        one = CountedPriority(round(float(match[2])), round(float(match[3])))
+        found.setdefault(int(match[1]), []).append(one)
+    return found
