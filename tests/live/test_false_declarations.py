@@ -102,6 +102,8 @@ def test_speeds_that_strangers_report_keep_no_job_from_its_gpus(site):
     exchange = site.folder / "exchange"
     site.until(lambda: all(list(exchange.glob(f"progress.{job}.*")) for job in slow))
     site.tick()
+    # One that saves is not left to Slurm for its time limit.
+    words = "gpus=1 model=newt samples=1000"
     script = f"#!/bin/sh\n#HADAR types=v100 {words}\nsleep 600\n"
     hers, mine = (site.submit(user, *WORDS, script=script) for user in (ADA, BOB))
     site.tick()

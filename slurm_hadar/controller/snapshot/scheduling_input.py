@@ -1,6 +1,7 @@
 """The numbers of a view: nodes and jobs as arrays."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -126,7 +127,12 @@ def job_arrays(
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - own_restart, 0.0, 1e12) * together
     if sources.in_limit:
-        rate = np.where(_in_time(speeds, rate, work, reach), rate, 0.0)
+        in_time = _in_time(speeds, rate, work, reach) & (rate > 0)
+        # One that saves goes on after its limit, by its owner's hand: no type is wrong for it.
+        moves_later = [job.declaration is not None and job.declaration.moves_later for job in jobs]
+        goes_on = np.array(moves_later, bool) & ~in_time.any(axis=(1, 2))
+        rate = np.where(in_time | goes_on[:, None, None], rate, 0.0)
+        work = _up_to_the_limit(work, rate.max(axis=(1, 2), initial=0.0) * reach, goes_on)
     rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
     _keep_possible(rate, speeds.table, targets, kinds, counts)
     found = JobArrays(
@@ -185,6 +191,13 @@ def _in_time(speeds: JobRates, rate: FloatArray, work: JobWork, reach: FloatArra
     best = np.maximum(rate, np.where(rate > 0, speeds.own, 0.0))
     found: BoolArray = work.least_left[:, None, None] <= best * reach[:, None, None]
     return found | (~speeds.timed | work.unknown)[:, None, None]
+
+
+def _up_to_the_limit(work: JobWork, most: FloatArray, cut: BoolArray) -> JobWork:
+    """The work with no more left than ``most``, (J,) samples, of the jobs that are ``cut``: what a
+    declaration says beyond that makes none more important."""
+    left = np.where(cut, np.clip(work.left, 1.0, np.maximum(most, 1.0)), work.left)
+    return replace(work, left=left, total=work.total - work.left + left)
 
 
 def _held(targets: Sequence[SchedulableJob], nodes: NodeArrays, kinds: tuple[str, ...]) -> IntArray:

@@ -103,9 +103,11 @@ class Slurm:
         return sorted(self.jobs, key=key)
 
     def owner_updates(self, number):
-        """Some field of a job, as its owner may."""
+        """Some field of a job, as its owner may. Not of one with another's place: of the two jobs
+        that had exchanged theirs its owner could have updated the other one as well."""
         job = list(self.jobs.values())[number % len(self.jobs)]
-        job.counted = job.untouched = self.now
+        if not job.nice:
+            job.counted = job.untouched = self.now
 
     def computes_all(self):
         for job in self.jobs.values():

@@ -310,6 +310,19 @@ def test_a_job_whose_work_fits_nowhere_is_left_to_slurm_with_the_reason():
     assert list(shown.schedulable) == ["2"] and "time limit" in shown.excluded["1"]
 
 
+def test_a_job_that_saves_may_have_any_type_where_its_work_fits_in_no_limit():
+    """Its owner goes on from its checkpoint, so a faster type brings it further."""
+    long = replace(MODEL, samples=10**15, checkpoint="yes")
+    for one in (job(declaration=long), running("1", {"k1": {"k80": 1}}, declaration=long)):
+        jobs = look(seen([one])).view.jobs
+        assert (jobs.rate[0, :, 0] > 0).all()
+        # What is declared beyond the limit makes it no more important.
+        assert jobs.left[0] <= jobs.rate[0].max() * one.time_limit_s
+        assert jobs.total[0] == pytest.approx(jobs.left[0])
+    fits = job(declaration=replace(MODEL, samples=1000))
+    assert look(seen([fits])).view.jobs.left[0] == 1000
+
+
 def test_a_job_in_the_middle_of_a_move_is_not_let_go():
     late = job("1", declaration=MODEL, time_limit_s=60.0)
     shown = look(seen([late, job("2")]), past=ControllerHistory(moving={"1": {}}))
