@@ -607,6 +607,26 @@ def test_a_job_that_requeued_itself_late_is_reported(site, store):
     assert not any("late" in one for one in others)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "after_s", "late"),
+    [
+        (None, 0, False),
+        (None, 60, False),
+        (None, 61, True),
+        ("the job has ended (CANCELLED by 1)", 9, False),
+        ("the job has ended (CANCELLED by 1)", 70, True),
+    ],
+)
+def test_a_job_is_late_only_after_what_its_signal_allows(site, store, outcome, after_s, late):
+    """A move is under way until the tick after its job requeued itself, or was cancelled then."""
+    signalled(store, outcome)
+    again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 400 + after_s)
+    if outcome is not None:
+        again = replace(again, state=JobState.FINISHED, slurm_state="CANCELLED by 1")
+    found = lines(wrong(site, again, entries=entries_of(store)))
+    assert [one for one in found if "late" in one] == (found if late else [])
+
+
 def test_what_a_later_move_did_is_not_taken_for_a_late_requeue(site, store):
     signalled(store, GAVE_UP)
     signalled(store, "moved")
