@@ -23,6 +23,7 @@ from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import of_saving
 from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed, opted_in
@@ -84,15 +85,24 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
-    _send(cluster, jobs, mails.without_others(cluster, jobs, changes, steering))
-    command = shlex.join(["hadar", "set", job, *undo])
+    already = all(found.opted_out for found in jobs) and changed == _declared(jobs)
+    if not already or any(map(_restores, jobs, changes)):
+        _send(cluster, jobs, mails.without_others(cluster, jobs, changes, steering))
+    command = "" if already else shlex.join(["hadar", "set", job, *undo])
     said = f"job {job} is an ordinary job now; undo with: {command}"
+    said = f"job {job} is opted out already" if already else said
     for found in jobs:
         text = requeue_text(found, steering[found.id], site.partitions.groups, version)
         said += f"\n{text}" if text else ""
     if leaves:
         said += "\nif a move has sent it its signal already, it still saves, leaves and is requeued"
     _tell("optout", job, changed, said, as_json, command)
+
+
+def _restores(job: Job, change: Update) -> bool:
+    """Whether an opt-out changes more than the Comment, as after one that failed halfway."""
+    fields = {key: value for key, value in change.fields.items() if key != "Comment"}
+    return "StartTime" in fields or job_updates.differing(job, fields)
 
 
 def set_(

@@ -725,3 +725,14 @@ def test_a_job_that_its_owner_opted_out_has_no_problem(site, store, state):
     tale = job_report.of_controller(Reader(site, store, one), "1")
     assert tale.problems == () and tale.next == ()
     assert tale.now[1].startswith("its owner opted it out") and "off=no" in tale.now[1]
+
+
+def test_the_cure_of_an_opt_out_names_what_is_declared_anew(site, store):
+    """``hadar optout`` keeps nothing else of a declaration, ``hadar set JOB off=yes`` all of it."""
+
+    def cure(declared):
+        tale = job_report.of_controller(Reader(site, store, job("1", declaration=declared)), "1")
+        return tale.now[1].partition("to opt in: ")[2]
+
+    assert cure(CHECKED.left_alone()).startswith("hadar set 1 off=no KEY=VALUE ... with all")
+    assert cure(replace(CHECKED, off=True)) == "hadar set 1 off=no"

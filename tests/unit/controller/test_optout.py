@@ -104,6 +104,23 @@ def one_job(monkeypatch):
     return show
 
 
+def test_a_second_optout_changes_nothing_and_names_no_undo(one_job, monkeypatch):
+    declared = Declaration(off=True, partitions=("gpu",))
+    sent = one_job(job("7", declaration=declared))
+    done = CliRunner().invoke(app, ["optout", "7"])
+    assert (done.exit_code, done.stdout, sent) == (0, "job 7 is opted out already\n", [])
+    assert "undo" not in json.loads(CliRunner().invoke(app, ["optout", "7", "--json"]).stdout)
+    # What the first one could not restore, the second one does.
+    monkeypatch.setattr(jobs, "_steering", lambda *_: Steering(was={"Partition": "gpu,k80"}))
+    done = CliRunner().invoke(app, ["optout", "7"])
+    assert done.stdout == "job 7 is opted out already\n"
+    assert sent[0].fields["Partition"] == "gpu,k80"
+    # With off=yes alone the controller's changes, and the rest of the declaration, are left.
+    sent = one_job(job("7", declaration=replace(declared, types=("v100",))))
+    done = CliRunner().invoke(app, ["optout", "7"])
+    assert sent and done.stdout.endswith("undo with: hadar set 7 off=no types=v100\n")
+
+
 @pytest.mark.parametrize("declared", [None, Declaration(off=True)])
 def test_a_job_that_is_not_managed_is_not_pinned(one_job, declared):
     sent = one_job(job("7", declaration=declared))
