@@ -39,6 +39,9 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 _MOST_TASKS = 10_000
 """Tasks of one array that a command changes at most where they differ."""
 
+_OF_PLACES = frozenset(("types", "gpus", "gpu_mem", "fork", "nodes", "pin", "off"))
+"""Keys by which its owner may not accept any more where a move takes the job."""
+
 _TRUNCATED = (
     "a move writes its output file anew, and what it printed before is lost, unless it was "
     "submitted with --open-mode=append, which hbatch adds beside checkpoint="
@@ -112,7 +115,8 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change the declaration of a job; one that declared nothing becomes a managed job."""
-    declared = _declared(_change(job, config, words))
+    jobs = _change(job, config, words)
+    declared = _declared(jobs)
     pairs = (assignment.partition("=") for assignment in words)
     typed = {key.replace("-", "_"): value for key, _, value in pairs}
     # Of an array the tasks may declare alike.
@@ -121,6 +125,9 @@ def set_(
         doubts.append(f"it is opted out, so this has no effect; opt it in: hadar set {job} off=no")
     if "gpus" in typed:
         doubts += _of_counts(job, config)
+    if _leaves_on_signal(jobs) and "checkpoint" not in typed and not _OF_PLACES.isdisjoint(typed):
+        doubts.append("if a move has sent it its signal already, it leaves all the same, and "
+                      "starts on GPUs that it accepts now")  # fmt: skip
     for doubt in dict.fromkeys(doubts):
         print(f"hadar: job {job}: {doubt}", file=sys.stderr)
     _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)

@@ -205,3 +205,20 @@ def test_a_job_that_may_have_its_signal_already_leaves_all_the_same(one_job, che
         text = CliRunner().invoke(app, [command, "7"]).stdout
         assert ("sent it its signal already" in text) is leaves
         assert "once it runs" not in text
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words", "leaves"),
+    [
+        ("signal", ["types=k80"], True),
+        ("signal", ["gpu-mem=9G"], True),
+        ("signal", ["samples=5"], False),
+        ("yes", ["types=k80"], False),
+        ("yes", ["types=k80", "checkpoint=signal"], False),
+    ],
+)
+def test_set_says_that_a_job_leaves_on_a_signal_that_it_has(one_job, checkpoint, words, leaves):
+    declared = Declaration(types=("v100",), checkpoint=checkpoint)
+    one_job(running("7", {"v1": {"v100": 1}}, declaration=declared))
+    done = CliRunner().invoke(app, ["set", "7", *words])
+    assert done.exit_code == 0 and ("sent it its signal already" in done.stderr) is leaves
