@@ -20,8 +20,13 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.count_doubts import of_job
-from slurm_hadar.cli.declaration_warnings import of_saving
-from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
+from slurm_hadar.cli.declaration_warnings import in_all, of_saving, refuse_impossible
+from slurm_hadar.cli.other_types import (
+    left_out,
+    may_be_moved_there,
+    refuse_unknown,
+    with_other_types,
+)
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.running import mails
@@ -192,6 +197,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
         if words == ["pin=yes"] and (shown is None or shown.off):
             raise HadarError(f"job {found.id} is not managed, so nothing moves it")
         declared = declaration.parse(words, f"job {job}", found.declaration)
+        if "gpus" in keys:
+            refuse_impossible(declared, lambda: _gpus_of(cluster))
         if shown is None and not declared.off:
             doubts.append(f"job {found.id}: it declared nothing before and is a managed job from "
                           f"now on; undo with: hadar optout {found.id}")  # fmt: skip
@@ -199,7 +206,9 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
             truncated.append(found.id)
         fields: dict[str, str] = {}
         before = found.declaration
-        if before and changes_types:
+        if before is None and changes_types:
+            refuse_unknown(found, declared, site)
+        elif before and changes_types:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)
@@ -217,6 +226,14 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
     for doubt in doubts:
         print(f"hadar: {doubt}", file=sys.stderr)
     return changed
+
+
+def _gpus_of(cluster: Cluster) -> dict[str, int]:
+    try:
+        return in_all(node.gpus for node in cluster.read_nodes())
+    except HadarError:
+        # Nothing is refused for what is not known.
+        return {}
 
 
 def _becomes_movable(job: Job, declared: Declaration) -> bool:

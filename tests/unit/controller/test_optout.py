@@ -15,6 +15,7 @@ from slurm_hadar.cli.main import app
 from slurm_hadar.controller.retire import requeue_text
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UnknownJobError
+from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.updates import update_arguments
@@ -94,6 +95,8 @@ def one_job(monkeypatch):
             slurm_version=(24, 11, 5),
             notes=[],
             read_config=lambda: settings or {},
+            read_nodes=lambda: [Node("v1", {"v100": 4}), Node("k1", {"k80": 8})],
+            read_partitions=list,
             apply=lambda changes: [sent.append(one) for one in changes],
         )
         monkeypatch.setattr(jobs, "load_to_ask", lambda _: site or config())
@@ -222,3 +225,22 @@ def test_set_says_that_a_job_leaves_on_a_signal_that_it_has(one_job, checkpoint,
     one_job(running("7", {"v1": {"v100": 1}}, declaration=declared))
     done = CliRunner().invoke(app, ["set", "7", *words])
     assert done.exit_code == 0 and ("sent it its signal already" in done.stderr) is leaves
+
+
+@pytest.mark.parametrize("declared", [None, Declaration(model="lm")])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["types=h100"], "types=h100 is declared, and this site has "),
+        (["gpus=40"], "gpus=40 is declared, and the cluster has 12 GPUs"),
+        (["gpus=9", "types=k80"], "the cluster has 8 GPUs of type k80"),
+        (["gpus=12"], ""),
+        (["types=h100,k80"], ""),
+    ],
+)
+def test_set_refuses_what_the_site_does_not_have(one_job, declared, words, says):
+    """Also of a job of plain sbatch, which declared nothing."""
+    sent = one_job(job("7", declaration=declared))
+    done = CliRunner().invoke(app, ["set", "7", *words])
+    assert (done.exit_code == 0) == (not says) == bool(sent)
+    assert says in str(done.exception or "")
