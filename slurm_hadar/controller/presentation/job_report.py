@@ -175,6 +175,8 @@ def _now(known: JobContext) -> Iterator[str]:
         plan = known.plan
         if plan is not None and plan.reason:
             yield f"the controller said: {plan.reason}"
+    if job.declaration is not None and job.declaration.pin:
+        yield f"its owner pinned it to its place; to let it move: hadar set {job.id} pin=no"
 
 
 def _opt_in(job: Job) -> str:

@@ -123,7 +123,6 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
         (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
         (job("1", declaration=replace(CHECKED, checkpoint="")), "not declare check", "=yes"),
         (job("1", requeue=False), "--no-requeue", "Requeue=1"),
-        (job("1", declaration=replace(CHECKED, pin=True)), "pinned", "hadar set 1 pin=no"),
         (
             job("1", admin_comment=merge("", Steering(time=NOW, moves=50))),
             "max_moves_per_job",
@@ -736,3 +735,14 @@ def test_the_cure_of_an_opt_out_names_what_is_declared_anew(site, store):
 
     assert cure(CHECKED.left_alone()).startswith("hadar set 1 off=no KEY=VALUE ... with all")
     assert cure(replace(CHECKED, off=True)) == "hadar set 1 off=no"
+
+
+def test_what_its_owner_wished_is_a_fact_and_no_problem(site, store):
+    pinned = running("1", HERE, declaration=replace(CHECKED, pin=True))
+    tale = job_report.of_controller(Reader(site, store, pinned, progress=report()), "1")
+    assert not any("pin" in one.what for one in tale.problems)
+    assert tale.now[-1].endswith("pinned it to its place; to let it move: hadar set 1 pin=no")
+    later = job("1", eligible_s=NOW + 90)
+    _, excluded = schedulable_jobs(seen([later]), CONFIG, {})
+    decided = Decision("1", NOW - 5, "not steered", excluded["1"])
+    assert "begin time" in excluded["1"] and wrong(site, later, last=decided) == []
