@@ -701,6 +701,15 @@ def test_a_job_that_saves_all_the_time_is_told_to_save_less_often(site):
         assert f"changed for {STABLE_S:.0f} s" in shown and "save less often" in shown
 
 
+def test_of_a_checkpoint_that_changes_it_is_not_said_that_there_is_none():
+    """A watcher counts one that was just renamed into its place as whole 3 s later."""
+    declared = Declaration(("m"), checkpoint="watch:/x/ck-*.pt")
+    here = running("1", HERE, start_s=NOW - 400, declaration=declared)
+    reason = why_unknown(here, report(checkpoint=None, whole_s=NOW - 4), NOW)
+    assert "changed since its watcher saw it whole, 4 s ago" in reason
+    assert f"nothing has changed for {STABLE_S:.0f} s" in reason and "none" not in reason
+
+
 def test_the_time_that_the_owner_declared_is_said(site, store):
     signalled(store)
     here = running("1", HERE, declaration=SAVES)
