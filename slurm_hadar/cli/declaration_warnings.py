@@ -17,7 +17,7 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from slurm_hadar.cli.additions import Settings
     from slurm_hadar.cli.wrapper_site import WrapperSite
@@ -252,16 +252,14 @@ def repeated(words: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield from again.values()
 
 
-def refuse_impossible(
-    declaration: Declaration, sbatch: Callable[[], str], environment: Mapping[str, str]
-) -> None:
+def refuse_impossible(declaration: Declaration, gpus: Callable[[], Mapping[str, int]]) -> None:
     """Raises :class:`UsageError` where the job needs more GPUs than the cluster has.
 
-    ``sbatch``: finds the real one; its cluster is asked, and what it does not tell stops nothing.
+    ``gpus``: asks for type -> GPUs of all nodes; what Slurm does not tell stops nothing.
     """
     if declaration.off or declaration.gpus is None or declaration.gpus[0] <= FEW_GPUS:
         return
-    there = _gpus_of_cluster(sbatch(), environment)
+    there = gpus()
     named = [kind for kind in declaration.types if kind != ANY]
     # GPUs without a type, or with names that are Slurm's only, may be of any of ours.
     if named and there and set(named) <= set(there):
@@ -275,10 +273,10 @@ def refuse_impossible(
         )
 
 
-def _gpus_of_cluster(program: str, environment: Mapping[str, str]) -> dict[str, int]:
-    """Type -> GPUs of all nodes, in use or not; empty where Slurm does not tell."""
+def in_all(nodes: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Type -> GPUs of all nodes, of those of each."""
     found: dict[str, int] = {}
-    for node in gpus_of_nodes(program, environment):
+    for node in nodes:
         for kind, number in node.items():
             found[kind] = found.get(kind, 0) + number
     return found

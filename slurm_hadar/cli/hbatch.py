@@ -169,9 +169,11 @@ def _refuse_impossible(submit: Submit, outcome: SubmitOutcome) -> None:
     """Raises UsageError for what no node of the site can give."""
     declared = _declared(submit, outcome)
     if declared is not None:
-        from slurm_hadar.cli.declaration_warnings import refuse_impossible
+        from slurm_hadar.cli.declaration_warnings import gpus_of_nodes, in_all, refuse_impossible
 
-        refuse_impossible(declared, submit.program, submit.environment)
+        refuse_impossible(
+            declared, lambda: in_all(gpus_of_nodes(submit.program(), submit.environment))
+        )
 
 
 def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:

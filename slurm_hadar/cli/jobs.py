@@ -20,9 +20,15 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.count_doubts import of_job
-from slurm_hadar.cli.declaration_warnings import of_saving
-from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
+from slurm_hadar.cli.declaration_warnings import in_all, of_saving, refuse_impossible
+from slurm_hadar.cli.other_types import (
+    left_out,
+    may_be_moved_there,
+    refuse_unknown,
+    with_other_types,
+)
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed, opted_in
@@ -37,6 +43,9 @@ from slurm_hadar.slurm.cluster import Cluster, Update
 
 _MOST_TASKS = 10_000
 """Tasks of one array that a command changes at most where they differ."""
+
+_OF_PLACES = frozenset(("types", "gpus", "gpu_mem", "fork", "nodes", "pin", "off"))
+"""Keys by which its owner may not accept any more where a move takes the job."""
 
 _TRUNCATED = (
     "a move writes its output file anew, and what it printed before is lost, unless it was "
@@ -84,15 +93,24 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
-    _send(cluster, jobs, mails.without_others(cluster, jobs, changes, steering))
-    command = shlex.join(["hadar", "set", job, *undo])
+    already = all(found.opted_out for found in jobs) and changed == _declared(jobs)
+    if not already or any(map(_restores, jobs, changes)):
+        _send(cluster, jobs, mails.without_others(cluster, jobs, changes, steering))
+    command = "" if already else shlex.join(["hadar", "set", job, *undo])
     said = f"job {job} is an ordinary job now; undo with: {command}"
+    said = f"job {job} is opted out already" if already else said
     for found in jobs:
         text = requeue_text(found, steering[found.id], site.partitions.groups, version)
         said += f"\n{text}" if text else ""
     if leaves:
         said += "\nif a move has sent it its signal already, it still saves, leaves and is requeued"
     _tell("optout", job, changed, said, as_json, command)
+
+
+def _restores(job: Job, change: Update) -> bool:
+    """Whether an opt-out changes more than the Comment, as after one that failed halfway."""
+    fields = {key: value for key, value in change.fields.items() if key != "Comment"}
+    return "StartTime" in fields or job_updates.differing(job, fields)
 
 
 def set_(
@@ -102,7 +120,8 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change the declaration of a job; one that declared nothing becomes a managed job."""
-    declared = _declared(_change(job, config, words))
+    jobs = _change(job, config, words)
+    declared = _declared(jobs)
     pairs = (assignment.partition("=") for assignment in words)
     typed = {key.replace("-", "_"): value for key, _, value in pairs}
     # Of an array the tasks may declare alike.
@@ -111,6 +130,9 @@ def set_(
         doubts.append(f"it is opted out, so this has no effect; opt it in: hadar set {job} off=no")
     if "gpus" in typed:
         doubts += _of_counts(job, config)
+    if _leaves_on_signal(jobs) and "checkpoint" not in typed and not _OF_PLACES.isdisjoint(typed):
+        doubts.append("if a move has sent it its signal already, it leaves all the same, and "
+                      "starts on GPUs that it accepts now")  # fmt: skip
     for doubt in dict.fromkeys(doubts):
         print(f"hadar: job {job}: {doubt}", file=sys.stderr)
     _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)
@@ -175,6 +197,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
         if words == ["pin=yes"] and (shown is None or shown.off):
             raise HadarError(f"job {found.id} is not managed, so nothing moves it")
         declared = declaration.parse(words, f"job {job}", found.declaration)
+        if "gpus" in keys:
+            refuse_impossible(declared, lambda: _gpus_of(cluster))
         if shown is None and not declared.off:
             doubts.append(f"job {found.id}: it declared nothing before and is a managed job from "
                           f"now on; undo with: hadar optout {found.id}")  # fmt: skip
@@ -182,7 +206,9 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
             truncated.append(found.id)
         fields: dict[str, str] = {}
         before = found.declaration
-        if before and changes_types:
+        if before is None and changes_types:
+            refuse_unknown(found, declared, site)
+        elif before and changes_types:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)
@@ -200,6 +226,14 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
     for doubt in doubts:
         print(f"hadar: {doubt}", file=sys.stderr)
     return changed
+
+
+def _gpus_of(cluster: Cluster) -> dict[str, int]:
+    try:
+        return in_all(node.gpus for node in cluster.read_nodes())
+    except HadarError:
+        # Nothing is refused for what is not known.
+        return {}
 
 
 def _becomes_movable(job: Job, declared: Declaration) -> bool:

@@ -14,6 +14,13 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 
 
+def refuse_unknown(job: Job, declared: Declaration, config: Config) -> None:
+    """Raises :class:`UsageError` where the site has no GPU that a job declares, which declared
+    nothing before."""
+    if config.gpu_types and not job.request.typed:
+        added_constraint(declared, _site(config))
+
+
 def with_other_types(
     job: Job, declared: Declaration, config: Config, steered: Steering | None
 ) -> tuple[Declaration, dict[str, str]]:

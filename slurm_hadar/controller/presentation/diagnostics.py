@@ -15,7 +15,7 @@ from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, OWN_BEGIN_TIME, by_type, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import Heartbeat
@@ -152,7 +152,8 @@ def _omitted(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
 
 def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     last = known.last
-    if last is None or started_since(job, last):
+    # Its owner's wish is no problem.
+    if last is None or started_since(job, last) or last.reason == OWN_BEGIN_TIME:
         return
     if last.placement == "not steered" and not (job.held or job.never_met):
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
@@ -246,7 +247,8 @@ def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pro
             (f"scontrol update JobId={job.id} Requeue=1",),
         )
     elif declared.pin:
-        yield Problem("it is pinned to its place", (f"hadar set {job.id} pin=no",))
+        # Its owner's wish is no problem.
+        return
     elif known.seen.steered(job.id).moves >= known.config.guards.max_moves_per_job:
         yield Problem(
             "it has reached guards.max_moves_per_job",

@@ -22,6 +22,7 @@ from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.omitted_types import omitted_types
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -165,7 +166,7 @@ def _now(known: JobContext) -> Iterator[str]:
     if known.under_way is not None:
         yield move_text.under_way(known.under_way, known.seen, known.config)
     elif job.opted_out:
-        yield f"its owner opted it out, so it is not changed; to opt in: hadar set {job.id} off=no"
+        yield f"its owner opted it out, so it is not changed; to opt in: {_opt_in(job)}"
     elif not job.managed:
         return
     elif last is not None:
@@ -174,6 +175,15 @@ def _now(known: JobContext) -> Iterator[str]:
         plan = known.plan
         if plan is not None and plan.reason:
             yield f"the controller said: {plan.reason}"
+    if job.declaration is not None and job.declaration.pin:
+        yield f"its owner pinned it to its place; to let it move: hadar set {job.id} pin=no"
+
+
+def _opt_in(job: Job) -> str:
+    declared, command = job.declaration or Declaration(), f"hadar set {job.id} off=no"
+    if declared != declared.left_alone():
+        return command
+    return f"{command} KEY=VALUE ... with all that it is to declare: nothing else of it is kept"
 
 
 def _next(known: JobContext) -> Iterator[str]:

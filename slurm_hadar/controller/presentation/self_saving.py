@@ -39,7 +39,10 @@ def after_signal(known: JobContext, job: Job | None) -> Iterator[Problem]:
     signal = declared.asks.name if declared.habit == "signal" else ""
     named = f" ({signal})" if signal else ""
     anew = _TO[declared.asks.target] + (signal or "NAME")
-    if said and said.startswith(reconciliation.LATE):
+    # A move under way, and one that its job's end closed, may have been in time.
+    late = (last.outcome or "").startswith(NOT_SAVED)
+    late |= job is not None and job.submit_s - last.opened_s > allowed_s
+    if late and said and said.startswith(reconciliation.LATE):
         yield Problem(
             f"it {said}{named}, which allows {allowed_s:.0f} s: its work is done again if it "
             "had finished",

@@ -45,6 +45,12 @@ def why_unknown(job: Job, progress: Progress | None, now: float) -> str:
         return "since when it runs is not known"
     if progress is None or progress.restarts != job.restarts:
         return "its watcher has not reported since it started"
+    if progress.checkpoint is None and progress.whole_s is not None:
+        ago_s = max(0.0, now - progress.whole_s)
+        return (
+            f"its checkpoint has changed since its watcher saw it whole, {ago_s:.0f} s ago, and is "
+            "whole again when nothing has changed for 3 s"
+        )
     if progress.checkpoint is None:
         return (
             "its watcher sees no whole checkpoint now: there is none yet, or one is being written "

@@ -23,6 +23,7 @@ _OWN_HOLD = frozenset(
     ("JobHeldUser", "JobHeldAdmin", "Priority", "Resources", "Dependency", "BeginTime", "None", "")
 )
 """Reasons of a job that a person holds; most of them are those that it waited for before."""
+OWN_BEGIN_TIME = "its owner set a begin time"
 NEVER_MET = "its dependency can never be met: the job that it depends on has ended otherwise"
 
 Place = Mapping[str, Mapping[str, int]]
@@ -189,7 +190,7 @@ def _why_not(job: Job, seen: Observed) -> str:
         # A requeue sets a begin time as well; that one nobody wished for.
         ahead = job.eligible_s > seen.now and job.restarts == 0
         if ahead and not obsolete_begin_time(job, seen.steered(job.id), seen.now):
-            return "its owner set a begin time"
+            return OWN_BEGIN_TIME
     return ""
 
 

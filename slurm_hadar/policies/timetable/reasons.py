@@ -184,8 +184,9 @@ class _Words:
             return "; no other placement has more value for it"
         words = f"; next best {self._compared(job, other)}"
         if self._likes[job, other] > self._likes[job, at]:
-            cost = f"{self.view.jobs.restart_s[job]:.0f} s"
-            words += f", but taken or not worth a move, which costs {cost}"
+            cost = f"which costs {self.view.jobs.restart_s[job]:.0f} s"
+            # Between two choices all stay where they are, whatever is free since.
+            words += f", but when places were last chosen taken or not worth a move, {cost}"
         return words
 
     def _instead(self, job: int, at: int) -> str:

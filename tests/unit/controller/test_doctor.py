@@ -123,7 +123,6 @@ def test_of_a_healthy_job_nothing_is_wrong(site):
         (job("1", declaration=replace(CHECKED, types=("h100",))), "no node has", "types=any"),
         (job("1", declaration=replace(CHECKED, checkpoint="")), "not declare check", "=yes"),
         (job("1", requeue=False), "--no-requeue", "Requeue=1"),
-        (job("1", declaration=replace(CHECKED, pin=True)), "pinned", "hadar set 1 pin=no"),
         (
             job("1", admin_comment=merge("", Steering(time=NOW, moves=50))),
             "max_moves_per_job",
@@ -607,6 +606,26 @@ def test_a_job_that_requeued_itself_late_is_reported(site, store):
     assert not any("late" in one for one in others)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "after_s", "late"),
+    [
+        (None, 0, False),
+        (None, 60, False),
+        (None, 61, True),
+        ("the job has ended (CANCELLED by 1)", 9, False),
+        ("the job has ended (CANCELLED by 1)", 70, True),
+    ],
+)
+def test_a_job_is_late_only_after_what_its_signal_allows(site, store, outcome, after_s, late):
+    """A move is under way until the tick after its job requeued itself, or was cancelled then."""
+    signalled(store, outcome)
+    again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 400 + after_s)
+    if outcome is not None:
+        again = replace(again, state=JobState.FINISHED, slurm_state="CANCELLED by 1")
+    found = lines(wrong(site, again, entries=entries_of(store)))
+    assert [one for one in found if "late" in one] == (found if late else [])
+
+
 def test_what_a_later_move_did_is_not_taken_for_a_late_requeue(site, store):
     signalled(store, GAVE_UP)
     signalled(store, "moved")
@@ -682,6 +701,15 @@ def test_a_job_that_saves_all_the_time_is_told_to_save_less_often(site):
         assert f"changed for {STABLE_S:.0f} s" in shown and "save less often" in shown
 
 
+def test_of_a_checkpoint_that_changes_it_is_not_said_that_there_is_none():
+    """A watcher counts one that was just renamed into its place as whole 3 s later."""
+    declared = Declaration(("m"), checkpoint="watch:/x/ck-*.pt")
+    here = running("1", HERE, start_s=NOW - 400, declaration=declared)
+    reason = why_unknown(here, report(checkpoint=None, whole_s=NOW - 4), NOW)
+    assert "changed since its watcher saw it whole, 4 s ago" in reason
+    assert f"nothing has changed for {STABLE_S:.0f} s" in reason and "none" not in reason
+
+
 def test_the_time_that_the_owner_declared_is_said(site, store):
     signalled(store)
     here = running("1", HERE, declaration=SAVES)
@@ -705,3 +733,25 @@ def test_a_job_that_its_owner_opted_out_has_no_problem(site, store, state):
     tale = job_report.of_controller(Reader(site, store, one), "1")
     assert tale.problems == () and tale.next == ()
     assert tale.now[1].startswith("its owner opted it out") and "off=no" in tale.now[1]
+
+
+def test_the_cure_of_an_opt_out_names_what_is_declared_anew(site, store):
+    """``hadar optout`` keeps nothing else of a declaration, ``hadar set JOB off=yes`` all of it."""
+
+    def cure(declared):
+        tale = job_report.of_controller(Reader(site, store, job("1", declaration=declared)), "1")
+        return tale.now[1].partition("to opt in: ")[2]
+
+    assert cure(CHECKED.left_alone()).startswith("hadar set 1 off=no KEY=VALUE ... with all")
+    assert cure(replace(CHECKED, off=True)) == "hadar set 1 off=no"
+
+
+def test_what_its_owner_wished_is_a_fact_and_no_problem(site, store):
+    pinned = running("1", HERE, declaration=replace(CHECKED, pin=True))
+    tale = job_report.of_controller(Reader(site, store, pinned, progress=report()), "1")
+    assert not any("pin" in one.what for one in tale.problems)
+    assert tale.now[-1].endswith("pinned it to its place; to let it move: hadar set 1 pin=no")
+    later = job("1", eligible_s=NOW + 90)
+    _, excluded = schedulable_jobs(seen([later]), CONFIG, {})
+    decided = Decision("1", NOW - 5, "not steered", excluded["1"])
+    assert "begin time" in excluded["1"] and wrong(site, later, last=decided) == []

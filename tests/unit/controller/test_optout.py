@@ -15,6 +15,7 @@ from slurm_hadar.cli.main import app
 from slurm_hadar.controller.retire import requeue_text
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UnknownJobError
+from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.updates import update_arguments
@@ -94,6 +95,8 @@ def one_job(monkeypatch):
             slurm_version=(24, 11, 5),
             notes=[],
             read_config=lambda: settings or {},
+            read_nodes=lambda: [Node("v1", {"v100": 4}), Node("k1", {"k80": 8})],
+            read_partitions=list,
             apply=lambda changes: [sent.append(one) for one in changes],
         )
         monkeypatch.setattr(jobs, "load_to_ask", lambda _: site or config())
@@ -102,6 +105,23 @@ def one_job(monkeypatch):
         return sent
 
     return show
+
+
+def test_a_second_optout_changes_nothing_and_names_no_undo(one_job, monkeypatch):
+    declared = Declaration(off=True, partitions=("gpu",))
+    sent = one_job(job("7", declaration=declared))
+    done = CliRunner().invoke(app, ["optout", "7"])
+    assert (done.exit_code, done.stdout, sent) == (0, "job 7 is opted out already\n", [])
+    assert "undo" not in json.loads(CliRunner().invoke(app, ["optout", "7", "--json"]).stdout)
+    # What the first one could not restore, the second one does.
+    monkeypatch.setattr(jobs, "_steering", lambda *_: Steering(was={"Partition": "gpu,k80"}))
+    done = CliRunner().invoke(app, ["optout", "7"])
+    assert done.stdout == "job 7 is opted out already\n"
+    assert sent[0].fields["Partition"] == "gpu,k80"
+    # With off=yes alone the controller's changes, and the rest of the declaration, are left.
+    sent = one_job(job("7", declaration=replace(declared, types=("v100",))))
+    done = CliRunner().invoke(app, ["optout", "7"])
+    assert sent and done.stdout.endswith("undo with: hadar set 7 off=no types=v100\n")
 
 
 @pytest.mark.parametrize("declared", [None, Declaration(off=True)])
@@ -188,3 +208,39 @@ def test_a_job_that_may_have_its_signal_already_leaves_all_the_same(one_job, che
         text = CliRunner().invoke(app, [command, "7"]).stdout
         assert ("sent it its signal already" in text) is leaves
         assert "once it runs" not in text
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words", "leaves"),
+    [
+        ("signal", ["types=k80"], True),
+        ("signal", ["gpu-mem=9G"], True),
+        ("signal", ["samples=5"], False),
+        ("yes", ["types=k80"], False),
+        ("yes", ["types=k80", "checkpoint=signal"], False),
+    ],
+)
+def test_set_says_that_a_job_leaves_on_a_signal_that_it_has(one_job, checkpoint, words, leaves):
+    declared = Declaration(types=("v100",), checkpoint=checkpoint)
+    one_job(running("7", {"v1": {"v100": 1}}, declaration=declared))
+    done = CliRunner().invoke(app, ["set", "7", *words])
+    assert done.exit_code == 0 and ("sent it its signal already" in done.stderr) is leaves
+
+
+@pytest.mark.parametrize("declared", [None, Declaration(model="lm")])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["types=h100"], "types=h100 is declared, and this site has "),
+        (["gpus=40"], "gpus=40 is declared, and the cluster has 12 GPUs"),
+        (["gpus=9", "types=k80"], "the cluster has 8 GPUs of type k80"),
+        (["gpus=12"], ""),
+        (["types=h100,k80"], ""),
+    ],
+)
+def test_set_refuses_what_the_site_does_not_have(one_job, declared, words, says):
+    """Also of a job of plain sbatch, which declared nothing."""
+    sent = one_job(job("7", declaration=declared))
+    done = CliRunner().invoke(app, ["set", "7", *words])
+    assert (done.exit_code == 0) == (not says) == bool(sent)
+    assert says in str(done.exception or "")
