@@ -42,8 +42,8 @@ def require_own(folder: Path, found: os.stat_result) -> None:
     if found.st_uid != os.getuid():
         owner, own = _name(found.st_uid), _name(os.getuid())
         raise HadarError(
-            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner} if that "
-            f"user runs the controller, else set site.state_dir to a folder of {own}'s own"
+            f"state folder {folder} does not belong to {own} but to {owner}; run as {owner} if "
+            f"{owner} runs the controller, else set site.state_dir to a folder of {own}'s own"
         )
 
 
