@@ -26,7 +26,7 @@ GOOD = {
     "cpu-freq": ["low", "high-high"],
     "cpus-per-gpu": ["1", "2"],
     "cpus-per-task": ["1", "2", "8"],
-    "deadline": ["now+1hour", "tomorrow"],
+    "deadline": ["now+2hours", "tomorrow"],
     "delay-boot": ["5"],
     "dependency": ["singleton"],
     "distribution": ["block", "cyclic:block", "plane=2"],
