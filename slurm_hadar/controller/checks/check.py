@@ -26,6 +26,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 from slurm_hadar.slurm.database import database_cure, database_message
+from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _EXPEDITES = (25, 11)
 
@@ -69,7 +70,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _names(config, user)
     yield from people_findings(config, settings, user)
     yield from partition_findings(config, settings, partitions, nodes)
-    yield from _exchange(config, settings)
+    yield from _exchange(config, settings, cluster)
     yield from _margin(config, settings)
     if config.partitions.groups:
         yield from _depths(settings)
@@ -90,7 +91,7 @@ def _associations(config: Config, cluster: Cluster, settings: dict[str, str]) ->
             yield from association_findings(config, limits)
 
 
-def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
+def _exchange(config: Config, settings: dict[str, str], cluster: Cluster) -> Iterator[Finding]:
     how = settings.get("PriorityType", "")
     if config.queue.exchange == "none":
         works = config.site.rights == "operator" and how == "priority/multifactor"
@@ -106,9 +107,32 @@ def _exchange(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
     elif how != "priority/multifactor":
         why = f"PriorityType is {how}: it does not go by Nice"
     else:
+        yield from _ages(age_priority(settings), cluster)
         return
     what = f'queue.exchange = "{config.queue.exchange}" does nothing: {why}'
     yield Finding("warning", what, 'set queue.exchange = "none"')
+
+
+def _ages(age: AgePriority, cluster: Cluster) -> Iterator[Finding]:
+    """Where the ages of waiting jobs limit which places are exchanged."""
+    gained = age.points(age.period_s)
+    if gained < 1:
+        return
+    try:
+        cluster.read_priorities()
+    except SlurmError as error:
+        yield Finding(
+            "warning",
+            f"queue.exchange does nothing: sprio does not tell the ages of waiting jobs: {error}",
+            "let the controller's user run sprio",
+        )
+        return
+    yield Finding(
+        "ok",
+        f"waiting jobs gain {gained:.0f} points of priority by age in a PriorityCalcPeriod, so "
+        "places are exchanged only where no other job is as near as that; a shorter "
+        "PriorityCalcPeriod lets more jobs exchange",
+    )
 
 
 def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Finding:

@@ -15,6 +15,7 @@ from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, JobState
 from slurm_hadar.domain.node import Partition
 
@@ -69,7 +70,7 @@ def test_open_folders_are_problems():
 def test_a_site_that_chose_no_exchange_learns_what_it_could_choose(rights, how, written, said):
     """Not one that chose none, nor one where it would do nothing."""
     own = config(f'[site]\nrights = "{rights}"\n{written}')
-    found = list(check._exchange(own, {"PriorityType": how}))
+    found = list(check._exchange(own, {"PriorityType": how}, None))
     assert [f.level for f in found] == (["ok"] if said else [])
     assert all("not set" in f.what and '"association"' in f.what for f in found)
 
@@ -84,9 +85,36 @@ def test_a_site_that_chose_no_exchange_learns_what_it_could_choose(rights, how, 
 )
 def test_an_exchange_that_does_nothing_is_warned_of(rights, how, said):
     own = config(f'[site]\nrights = "{rights}"\n[queue]\nexchange = "association"\n')
-    found = list(check._exchange(own, {"PriorityType": how}))
+    found = list(check._exchange(own, {"PriorityType": how}, None))
     assert [f.level for f in found] == (["warning"] if said else [])
     assert all(said in f.what and f.cure for f in found)
+
+
+@pytest.mark.parametrize(
+    ("weight", "error", "level", "says"),
+    [
+        (1000, None, "", ""),
+        (100_000, None, "ok", "gain 50 points"),
+        (100_000, SlurmError("sprio: not found"), "warning", "does nothing: sprio"),
+    ],
+)
+def test_where_ages_limit_the_exchanges_that_is_said(weight, error, level, says):
+    def read_priorities():
+        if error is not None:
+            raise error
+        return {}
+
+    settings = {
+        "PriorityType": "priority/multifactor",
+        "PriorityWeightAge": str(weight),
+        "PriorityMaxAge": "7-00:00:00",
+        "PriorityCalcPeriod": "00:05:00",
+    }
+    own = config('[site]\nrights = "operator"\n[queue]\nexchange = "association"\n')
+    cluster = SimpleNamespace(read_priorities=read_priorities)
+    found = list(check._exchange(own, settings, cluster))
+    assert [one.level for one in found] == ([level] if level else [])
+    assert all(says in one.what for one in found)
 
 
 def test_what_has_no_effect_any_more_is_warned_of(tmp_path):
