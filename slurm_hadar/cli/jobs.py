@@ -84,10 +84,10 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     leaves = _leaves_on_signal(jobs)
     declared = [found.declaration for found in jobs if found.declaration is not None]
     if declared:
-        # A task that is opted out already does not tell what the others declare.
-        words = min(declared, key=lambda one: one.off).assignments()
-        typed = [f"{key}={words[key]}" for key in declaration.KEYS if key in words]
-        undo = ["off=no", *(one for one in typed if one != "off=yes")]
+        # The declaration of a task that is opted out already is empty.
+        values = min(declared, key=lambda one: one.off).assignments()
+        keys = [key for key in declaration.KEYS if key in values and key != "off"]
+        undo = ["off=no", *(f"{key}={values[key]}" for key in keys)]
     for found in jobs:
         steering[found.id] = _steering(found, site) or Steering()
         update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)

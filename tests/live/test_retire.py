@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import typed
@@ -12,13 +10,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 def hadar(box, *words, command="main", code=0):
-    if command == "main":
-        done = typed.hadar(box.env, *words)
-    else:
-        argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
-        done = subprocess.run(
-            argv, env=box.env, capture_output=True, text=True, timeout=90, check=False
-        )
+    done = typed.hadar(box.env, *words, command=command)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.strip()
 

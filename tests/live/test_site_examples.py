@@ -1,8 +1,6 @@
 """Each example of site_configs on a Slurm of the shape that it describes."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -132,13 +130,7 @@ def fill(box, node):
 
 def hadar(box, command, *words):
     """What a command of ours prints, run as people would."""
-    if command == "main":
-        done = typed.hadar(box.env, *words)
-    else:
-        argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *words]
-        done = subprocess.run(
-            argv, env=box.env, capture_output=True, text=True, timeout=60, check=False
-        )
+    done = typed.hadar(box.env, *words, command=command)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 

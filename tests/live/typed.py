@@ -43,9 +43,14 @@ def ran(words, env, cwd, *, user=None, text=b""):
     return subprocess.CompletedProcess([str(HADAR), *words], started.returncode, out, err)
 
 
-def hadar(env, *words):
-    """The same as our user, here, in text."""
-    done = ran(words, {**env, "LC_ALL": LOCALE}, Path.cwd())
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+def hadar(env, *arguments, command="main"):
+    """The same as our user, here, in text. ``command``: another module of :mod:`slurm_hadar.cli`,
+    which starts as a process of its own."""
+    if command == "main":
+        done = ran(arguments, {**env, "LC_ALL": LOCALE}, Path.cwd())
+        done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    else:
+        argv = [sys.executable, "-m", f"slurm_hadar.cli.{command}", *arguments]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=90)
     assert "Traceback" not in done.stderr
     return done

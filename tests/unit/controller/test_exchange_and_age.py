@@ -94,7 +94,7 @@ class Slurm:
         return sorted(self.jobs, key=lambda id_: (-self.plain(id_), int(id_)))
 
     def order_untouched(self):
-        """As Slurm would show it had nobody updated a job."""
+        """The order in Slurm if the controller had updated no job."""
 
         def key(id_):
             job = self.jobs[id_]
@@ -157,7 +157,7 @@ class Slurm:
                 )
         return sent
 
-    def nobody_is_overtaken(self):
+    def no_unmanaged_job_is_overtaken(self):
         """Whether no other job has more of the exchanging ones ahead than without an exchange,
         those counted that have started since it came."""
 
@@ -184,15 +184,15 @@ def by_age(most_s=3600.0, weight=100_000):
 
 
 def run(slurm, seconds, offset, arrivals=(), starts=(), updates=()):
-    """Ticks from now on; all priorities are computed ``offset`` s from now first, at ``starts`` a
-    GPU is free, and ``updates`` are those of owners: second, job. At every moment nobody is
-    overtaken. Yields for each tick (s from now, the jobs that got a Nice)."""
+    """Run a tick every TICK_S for ``seconds``. Slurm computes all priorities ``offset`` s from
+    now first. At each of ``starts`` (s) the first job starts; ``updates`` by owners are (s, job).
+    Asserts each second that no unmanaged job is overtaken. Yields (s, jobs with a new Nice)."""
     begin = slurm.now
     for second in range(seconds):
         slurm.now = begin + second
         if (second - offset) % PERIOD_S == 0:
             slurm.computes_all()
-            assert slurm.nobody_is_overtaken(), f"{second} s, all counted"
+            assert slurm.no_unmanaged_job_is_overtaken(), f"{second} s, all counted"
         for number in [job for at, job in updates if at == second]:
             slurm.owner_updates(number)
         for _ in range(starts.count(second)):
@@ -202,7 +202,7 @@ def run(slurm, seconds, offset, arrivals=(), starts=(), updates=()):
                 slurm.submit(id_, base, ours=False)
         if second % TICK_S == 0:
             sent = slurm.tick()
-            assert slurm.nobody_is_overtaken(), f"{second} s, {sent} sent"
+            assert slurm.no_unmanaged_job_is_overtaken(), f"{second} s, {sent} sent"
             yield second, sent
 
 
@@ -232,7 +232,7 @@ def queues(draw, apart=0):
     updates=st.lists(st.tuples(st.integers(0, 290), st.integers(0, 9)), max_size=3),
 )
 @FEW
-def test_nobody_is_overtaken_where_places_are_far_apart(found, starts, updates):
+def test_no_unmanaged_job_is_overtaken_where_places_are_far_apart(found, starts, updates):
     slurm, offset = found
     for _ in run(slurm, 5 * PERIOD_S, offset, starts=starts, updates=updates):
         pass
@@ -259,7 +259,7 @@ def test_far_from_others_places_are_exchanged_once_all_ages_are_of_one_moment(fo
     updates=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 9)), max_size=3),
 )
 @FEW
-def test_nobody_is_overtaken_however_close_jobs_are(found, arrivals, starts, updates):
+def test_no_unmanaged_job_is_overtaken_however_close_jobs_are(found, arrivals, starts, updates):
     slurm, offset = found
     come = [(at, str(20 + number), base) for number, (at, base) in enumerate(arrivals)]
     for _ in run(slurm, 240, offset, come, starts, updates):
@@ -289,7 +289,7 @@ def test_no_places_are_exchanged_next_to_a_job_that_came_at_nearly_the_same_time
 
 
 def test_a_job_that_its_owner_has_updated_exchanges_after_the_next_count():
-    """It shows more age than the others, which nobody may have in its place."""
+    """Its priority includes more age than those of other jobs. No job may get that extra age."""
     slurm = four_users(apart=120)
     slurm.now += 40
     slurm.owner_updates(2)
@@ -318,7 +318,7 @@ def test_a_job_that_slurm_counted_since_it_was_read_has_the_priority_of_its_age(
     assert ages == {1: 300, 2: 800, 3: 290}
 
 
-def test_a_job_that_grows_no_older_is_overtaken_by_nobody_with_its_place():
+def test_a_job_at_its_greatest_age_is_not_overtaken_by_the_job_with_its_place():
     slurm = Slurm(by_age(most_s=600.0, weight=16_000), first=("4",))
     for id_, base, since, ours in (
         ("1", 30_000, 900, False), ("2", 20_000, 800, True), ("3", 14_000, 300, False),

@@ -75,8 +75,8 @@ def test_the_controller_says_it_with_what_else_is_new(tmp_path):
     slurm = SimpleNamespace(traffic=Traffic(), queries={})
     controller = Controller(GROUP, slurm, store, RATES, os.getuid())
     controller.rules._fault, controller.rules._cure = "slurmdbd is silent", "restart it"
-    words = controller._news(without("p100"), _Mode(True))[0]
-    assert [one.partition(": ")[0] for one in words] == [
+    messages = controller._news(without("p100"), _Mode(True))[0]
+    assert [one.partition(": ")[0] for one in messages] == [
         "partitions.groups.gpu",
         "slurmdbd is silent",
     ]

@@ -243,8 +243,8 @@ def test_a_job_that_has_saved_or_left_since_the_last_tick_is_not_said_to_be_aske
     details = {"gpus": {"k80": 1}, "nodes": {"k1": {"k80": 1}}, "save": "n", "restarts": 0}
     asked = Entry(1, "1", "move", "asked", NOW - 12, NOW - 12, details, None)
     done = Ack("n", NOW - 2, 64)
-    told = Progress("1", NOW - 2, 0, "v1", 1, False, NOW, "m", 64, 1.0, 0.0, 64, 1, ack=done)
-    saved = replace(some(), progress={"1": told})
+    report = Progress("1", NOW - 2, 0, "v1", 1, False, NOW, "m", 64, 1.0, 0.0, 64, 1, ack=done)
+    saved = replace(some(), progress={"1": report})
     reason = rows(overview(sight(saved, entries=[asked]), ANN))["1"].reason
     assert reason == "has saved and is about to be requeued, moves to 1 x k80 on k1"
     # By itself, as with checkpoint=signal.
