@@ -105,11 +105,13 @@ def _retire_forgets(acts: Acts) -> None:
     """``hadar retire`` leaves the requests as the controller wrote them."""
     ordinary = retire.ordinary
 
-    def forgetful(job: Job, steered: Steering, now: float, groups: Any, says_off: bool) -> Any:
-        owners = ordinary(job, steered, now, groups, says_off).fields.get("Partition", "")
+    def forgetful(job: Job, steered: Steering, now: float, config: Any, says_off: bool) -> Any:
+        owners = ordinary(job, steered, now, config, says_off).fields.get("Partition", "")
         if job.state is JobState.PENDING and {*owners.split(",")} - {"", *job.partitions}:
             acts()
-        return ordinary(job, Steering(), now, {}, says_off)
+        alone = config.partitions.model_copy(update={"groups": {}})
+        without_groups = config.model_copy(update={"partitions": alone})
+        return ordinary(job, Steering(), now, without_groups, says_off)
 
     _put(retire, ordinary=forgetful)
 

@@ -40,7 +40,7 @@ class Request:
 
 class Additions:
     """``options`` go before the user's, ``behind`` and ``comment`` behind them; ``notes`` are for
-    stderr. ``has_gpus``: the job asks for GPUs; ``listed``: it gets a list of partitions;
+    stderr. ``has_gpus``: the job asks for GPUs; ``listed``: the list of partitions that it gets;
     ``omitted``: a sentence on the GPU types that this omits for their speed, else empty."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Additions:
         self.comment = ""
         self.notes: list[str] = []
         self.has_gpus = False
-        self.listed = False
+        self.listed: tuple[str, ...] = ()
         self.omitted = ""
 
 
@@ -122,21 +122,28 @@ def add(
         result.has_gpus = asks or bool(result.options or result.behind)
         if result.has_gpus:
             choose = _choose_types if request is None or not request.types else _keep_to_type
-            listed = choose(result, record, held, site, today)
-            if listed:
-                result.listed = True
-                record = replace(record, partitions=_named(listed))
+            partition = choose(result, record, held, site, today)
+            if result.listed:
+                record = replace(record, partitions=_named(partition), listed=result.listed)
         if declaration.checkpoint:
             _make_movable(result, held)
     try:
-        comment = merge(held.get("comment") or "", record)
-        size = len(comment.encode(errors="surrogateescape"))
+        comment, size = _comment(held, record)
+        if size > COMMENT_LIMIT and record.listed:
+            # Without it a controller takes some of its owner's changes for hbatch's list.
+            comment, size = _comment(held, replace(record, listed=()))
     except UnicodeEncodeError:
         return "an option of the submit is not UTF-8"
     if size > COMMENT_LIMIT:
         return "its Comment would exceed Slurm's limit"
     result.comment = f"--comment={comment}"
     return result
+
+
+def _comment(held: Settings, record: Declaration) -> tuple[str, int]:
+    """The job's Comment and its bytes. Raises UnicodeEncodeError."""
+    comment = merge(held.get("comment") or "", record)
+    return comment, len(comment.encode(errors="surrogateescape"))
 
 
 def _recorded(declaration: Declaration, held: Settings) -> Declaration:
@@ -210,7 +217,7 @@ def _choose_types(
     today: Callable[[], Today | None],
 ) -> str:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
-    knows no OR. Returns the partition that a list stands for; empty without a list."""
+    knows no OR. Returns the partition that ``listed`` of the result stands for, else empty."""
     partition, members, known = _group_of(declaration, held, site, today)
     if site is not None and members and known is not None:
         from slurm_hadar.cli.partition_list import ordered
@@ -219,6 +226,7 @@ def _choose_types(
         usable = _usable(result, declaration, kinds, site, f"partition {partition}")
         names, result.omitted = ordered(declaration, held, site, members, usable, known)
         if names:
+            result.listed = tuple(names)
             result.behind.append("--partition=" + ",".join(names))
             return partition
     _constrain(result, declaration, held, site)
@@ -245,6 +253,7 @@ def _keep_to_type(
     names, _ = ordered(declaration, held, site, members, declaration.types, known)
     if not names:
         return ""
+    result.listed = tuple(names)
     result.behind.append("--partition=" + ",".join(names))
     return partition
 

@@ -90,7 +90,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         undo = ["off=no", *(f"{key}={values[key]}" for key in keys)]
     for found in jobs:
         steering[found.id] = _steering(found, site) or Steering()
-        update = ordinary(found, steering[found.id], time.time(), site.partitions.groups)
+        update = ordinary(found, steering[found.id], time.time(), site)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     already = all(found.opted_out for found in jobs) and changed == _declared(jobs)
@@ -100,7 +100,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     said = f"job {job} is an ordinary job now; undo with: {command}"
     said = f"job {job} is opted out already" if already else said
     for found in jobs:
-        text = requeue_text(found, steering[found.id], site.partitions.groups, version)
+        text = requeue_text(found, steering[found.id], site, version)
         said += f"\n{text}" if text else ""
     if leaves:
         said += "\nif a move has sent it its signal already, it still saves, leaves and is requeued"

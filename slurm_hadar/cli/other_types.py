@@ -1,6 +1,6 @@
 """What hbatch wrote of GPU types into a job's request, when its owner declares others later."""
 
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import added_constraint
@@ -48,18 +48,13 @@ def with_other_types(
         else:
             # Slurm changes no constraint of a job that runs, and the controller's own is its own.
             declared = replace(declared, added=submitted)
-    before_them, now = set(declared_list(before, config)), declared_list(declared, config)
-    # As it was submitted; the controller's own list is as wide at most.
-    names = set(_list_of(job, steered))
-    listed = bool(before_them) and names == before_them
-    # As ``hadar set`` wrote it, which the controller may not have seen yet.
-    group = group_types(config).get(",".join(declared.partitions), {})
-    listed |= before_them == {*job.partitions} and names <= {*group}
-    # With types=any it may omit a type for its speed, which its owner names now.
-    if ANY in before.types and ANY not in declared.types:
-        listed |= _omits(names, before_them, steered)
-    if waits and listed and set(now) != set(job.partitions):
+    now = declared_list(declared, config)
+    # With types=any it may omit a type for its speed, which is known to hbatch only.
+    again = ANY in before.types and ANY in declared.types
+    written = now and not again and _hbatchs(_list_of(job, steered), before, config, steered)
+    if waits and written and set(now) != set(job.partitions):
         fields["Partition"] = ",".join(now)
+        declared = replace(declared, listed=now)
     return declared, fields
 
 
@@ -76,7 +71,8 @@ def left_out(
     names = _list_of(job, steered)
     if not waits and "Partition" not in was and names != list(declared.partitions):
         # Slurm shows the one in which it runs; the list is back once it is requeued.
-        names = list(declared_list(job.declaration or Declaration(), config) or now)
+        before = job.declaration or Declaration()
+        names = list(before.listed or declared_list(before, config) or now)
     if names == list(declared.partitions):
         return ""
     types = group_types(config)[",".join(declared.partitions)]
@@ -85,7 +81,8 @@ def left_out(
         return ""
     why, command = "", f"scontrol update JobId={job.id} Partition={','.join(now)}"
     before = job.declaration or Declaration()
-    if ANY in before.types and ANY in declared.types and _omits(set(names), now, steered):
+    again = ANY in before.types and ANY in declared.types
+    if again and _hbatchs(names, before, config, steered):
         why = f": types={ANY} omits types on which the job would be far slower"
         command = f"hadar set {job.id} types={','.join(types[name] for name in now)}"
     return (
@@ -109,15 +106,21 @@ def may_be_moved_there(
     return want.of_one_type and set(declared_list(declared, config)) <= opened
 
 
-def _omits(names: Set[str], every: Collection[str], steered: Steering | None) -> bool:
-    """Whether a list may be one of hbatch's, without types that are slow for the job."""
-    return names < {*every} and not (steered is not None and "Partition" in steered.foreign)
+def _hbatchs(
+    names: Collection[str], before: Declaration, config: Config, steered: Steering | None
+) -> bool:
+    """Whether a list is the one that hbatch, or ``hadar set``, wrote for what was declared
+    ``before``."""
+    written = before.listed or declared_list(before, config)
+    theirs = steered is not None and "Partition" in steered.foreign
+    return bool(written) and {*names} == {*written} and not theirs
 
 
 def _list_of(job: Job, steered: Steering | None) -> list[str]:
     """The list of partitions that the job has but for the controller's order: as it was submitted,
     or as its owner changed it since, which the controller may not have seen yet."""
-    if steered is None or "Partition" not in steered.was:
+    listed = job.declaration.listed if job.declaration else ()
+    if steered is None or "Partition" not in steered.was or {*listed} == {*job.partitions}:
         return list(job.partitions)
     ours = [each["Partition"] for each in (steered.wrote, steered.unsure) if "Partition" in each]
     waits = job.state is JobState.PENDING

@@ -55,20 +55,20 @@ def ordinary(
     job: Job,
     steered: Steering,
     now: float,
-    groups: Mapping[str, tuple[str, ...]],
+    config: Config,
     says_off: bool = True,
 ) -> Update:
     """What makes an ordinary job of a managed one: its Comment says ``off`` and no more of its
     declaration, or with ``says_off`` False nothing of ours at all, and while it waits, or is about
-    to wait after a requeue, its request is the owner's again. ``groups``: of the site's
-    partitions."""
-    comment = declaration.removed(job.comment)
-    if says_off:
-        comment = declaration.merge(job.comment, (job.declaration or Declaration()).left_alone())
-    fields = {"Comment": comment}
+    to wait after a requeue, its request is the owner's again."""
     waits = job.state in (JobState.PENDING, JobState.COMPLETING)
-    owners = asked_for(job, steered, groups)
-    fields |= {key: value for key, value in owners.items() if waits or key in UNTIL_IT_RUNS}
+    owners = asked_for(job, steered, config)
+    fields = {key: value for key, value in owners.items() if waits or key in UNTIL_IT_RUNS}
+    left = (job.declaration or Declaration()).left_alone()
+    if "Partition" in fields:
+        left = replace(left, listed=())
+    no_more = declaration.removed(job.comment)
+    fields["Comment"] = declaration.merge(job.comment, left) if says_off else no_more
     if waits and obsolete_begin_time(job, steered, now):
         fields["StartTime"] = at_once(job, now)
     return Update(job.id, fields)
@@ -77,12 +77,12 @@ def ordinary(
 def requeue_text(
     job: Job,
     steered: Steering,
-    groups: Mapping[str, tuple[str, ...]],
+    config: Config,
     version: tuple[int, int, int],
 ) -> str:
     """Of a job that runs, where a requeue would show what was written for it: a sentence with the
-    command that restores its request; else empty. ``groups``: as of :func:`ordinary`."""
-    owners = asked_for(job, steered, groups)
+    command that restores its request; else empty."""
+    owners = asked_for(job, steered, config)
     left = {key: value for key, value in owners.items() if key not in UNTIL_IT_RUNS}
     if job.state is not JobState.RUNNING or not left:
         return ""
@@ -144,9 +144,8 @@ def retire(controller: "Controller", now: float, *, only_show: bool = False) -> 
 
 
 def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[str, str]:
-    groups = config.partitions.groups
     texts = {
-        job.id: requeue_text(job, seen.steered(job.id), groups, seen.slurm_version) for job in ours
+        job.id: requeue_text(job, seen.steered(job.id), config, seen.slurm_version) for job in ours
     }
     return {id_: text for id_, text in texts.items() if text}
 
@@ -154,14 +153,13 @@ def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[
 def _updates(
     ours: Sequence[Job], controller: "Controller", seen: Observed, now: float
 ) -> list[Update]:
-    groups = controller.config.partitions.groups
     # Being in an opt-in partition declares a job, unless it says otherwise.
     opts_in = bool(controller.config.partitions.opt_in)
     delay_s = controller.rules.requeue_delay_s
     moves = {e.job: e for e in controller.store.open_entries() if e.kind == Kind.MOVE.value}
     updates = []
     for job in ours:
-        update = ordinary(job, seen.steered(job.id), now, groups, opts_in)
+        update = ordinary(job, seen.steered(job.id), now, controller.config, opts_in)
         if job.id in moves:
             freed = begin_time_returned(moves[job.id], job, now, delay_s)
             update = replace(update, fields={**update.fields, **freed})

@@ -57,7 +57,9 @@ class Declaration:
     :class:`CountList` instead. ``constraint`` and
     ``partitions`` are not typed by a user: hbatch records there what the user asked of sbatch
     (``-C``, ``-p``), so that it can be taken back; ``added`` is the constraint that hbatch itself
-    wrote, recorded where later types do not tell it any more. ``wait`` None: what the site says.
+    wrote, recorded where later types do not tell it any more, and ``listed`` the list of partitions
+    that it wrote in place of ``partitions``: another one is the user's. ``wait`` None: what the
+    site says.
     ``cost`` is :data:`ANY` or empty. ``lease``: an earlier release gave the job a begin time.
 
     ``checkpoint``: how the job saves and resumes: empty (it does not), ``yes`` (by the runtime),
@@ -96,6 +98,7 @@ class Declaration:
     pin: bool = False
     constraint: str = ""
     partitions: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
     added: str = ""
     lease: bool = False
 
@@ -112,7 +115,12 @@ class Declaration:
     def left_alone(self) -> Declaration:
         """What stays in the Comment of a job that opts out: that it does, and what was recorded of
         its request, which its owner cannot declare anew."""
-        return Declaration(off=True, constraint=self.constraint, partitions=self.partitions)
+        return Declaration(
+            off=True,
+            constraint=self.constraint,
+            partitions=self.partitions,
+            listed=self.listed,
+        )
 
     @property
     def may_move(self) -> bool:
@@ -193,6 +201,7 @@ _READ: dict[str, Callable[[str], object]] = {
 _RECORDED: dict[str, Callable[[str], object]] = {
     "constraint": str,
     "partitions": declaration_values.identifiers,
+    "listed": declaration_values.identifiers,
     "added": str,
     "lease": declaration_values.yes_or_no,
 }

@@ -7,6 +7,7 @@ import pytest
 from conftest import need
 from dictated import Dictated
 from trainings import moves_of
+from typed import hadar
 
 from slurm_hadar.controller.actuation.move_steps import acknowledged
 from slurm_hadar.domain.errors import SlurmError
@@ -93,6 +94,45 @@ def test_the_partition_that_it_leaves_stays_too(site, moving):
     assert ended(site, id_, careful) == "Partition was changed while it moved, and stays so"
     site.until(lambda: careful.tick() and site.trains(id_, 1))
     assert site.where(id_) == {here}
+
+
+@pytest.fixture
+def narrowed(site):
+    """A job whose owner narrows hbatch's list to one type before a tick sees it wait; the type."""
+    site.until(site.all_nodes_answer)
+    site.controller.tick()
+    id_ = site.submit(words=["-p", "gpu", "--begin=now+1hour"])
+    kind = site.job(id_).partitions[-1]
+    assert typed(site, id_, f"Partition={kind}").partitions == (kind,)
+    return id_, kind
+
+
+def test_a_list_that_no_tick_saw_is_its_owners_when_the_job_moves(site, narrowed):
+    id_, here = narrowed
+    typed(site, id_, "StartTime=now")
+    site.until(lambda: site.trains(id_))
+    assert site.where(id_) == {here}
+    other = next(kind for kind in ("v100", "p100", "k80") if kind != here)
+    site.want = {id_: {other: 1}}
+    careful = site.another(site.with_settings(moving={"settle_s": 0.0}))
+    site.until(lambda: careful.tick() and site.job(id_).restarts == 1)
+    assert ended(site, id_, careful) == "Partition was changed while it moved, and stays so"
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.where(id_) == {here}
+
+
+def test_a_list_that_no_tick_saw_is_its_owners_after_an_optout(site, narrowed):
+    id_, kind = narrowed
+    assert hadar(site.env, "optout", id_).returncode == 0
+    assert site.job(id_).opted_out and site.job(id_).partitions == (kind,)
+
+
+def test_hbatchs_list_is_what_the_owner_asked_for_after_an_optout(site):
+    site.controller.tick()
+    id_ = site.submit(words=["-p", "gpu", "--begin=now+1hour"])
+    assert len(site.job(id_).partitions) == 3, "hbatch wrote its list"
+    assert hadar(site.env, "optout", id_).returncode == 0
+    assert site.job(id_).opted_out and site.job(id_).partitions == ("gpu",)
 
 
 def test_a_begin_time_set_during_a_move_stays(site, moving):

@@ -12,7 +12,6 @@ from math import inf
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import requeued_list
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.entry_details import (
     action_details,
@@ -272,11 +271,7 @@ def ask_to_save(
     declared = action.job.declaration or Declaration()
     asks = declared.asks
     nonce = secrets.token_hex(8)
-    known = context.steering_of(action.job)
-    of_move = {
-        **move_details(action, known, context.store),
-        **requeued_list.details(action, known, context.config),
-    }
+    of_move = move_details(action, context.steering_of(action.job), context.store)
     details = {**action_details(action), **hopes, "save": nonce, **of_move}
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     if declared.habit in UNASKED:

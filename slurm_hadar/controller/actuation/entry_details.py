@@ -11,6 +11,8 @@ from slurm_hadar.domain.steering import Steering
 
 STOOD_FIELDS = ("Features", "Partition")
 """What is compared of a job while it moves."""
+UNKNOWN = "unknown"
+"""Key of those of them of which it is not known how they stood."""
 _ENTRIES = 50
 """Of a job's journal that are looked at: its last move is among them."""
 
@@ -48,6 +50,7 @@ def move_details(action: Action, known: Steering, store: Store) -> dict[str, obj
         "restarts": job.restarts,
         "priority": job.priority + _given_back(store, action),
         "stood": _stood(action, known),
+        UNKNOWN: [key for key in STOOD_FIELDS if key in known.unsure],
         "habit": declared.habit,
     }
     if declared.habit == "signal":
@@ -59,12 +62,18 @@ def move_details(action: Action, known: Steering, store: Store) -> dict[str, obj
 
 
 def _stood(action: Action, known: Steering) -> dict[str, str]:
-    """Features and Partition of the request as the job's requeue shows them again. The list of
-    partitions is known only where we wrote it: of a job that runs Slurm shows one. What Slurm may
+    """Features and Partition of the request as the job's requeue shows them again. Of a job that
+    runs Slurm shows one partition: its list is known where we, or hbatch, wrote it. What Slurm may
     not have taken is not known."""
-    written = {key: value for key, value in known.wrote.items() if key not in known.unsure}
-    found = {"Features": action.job.features, **written}
-    return {key: value for key, value in found.items() if key in STOOD_FIELDS}
+    listed = action.job.declaration.listed if action.job.declaration else ()
+    found = {"Features": action.job.features}
+    found |= {"Partition": ",".join(listed)} if listed else {}
+    found |= known.wrote
+    return {
+        key: value
+        for key, value in found.items()
+        if key in STOOD_FIELDS and key not in known.unsure
+    }
 
 
 def _given_back(store: Store, action: Action) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
-from slurm_hadar.controller.observation.access import allowed_partitions
+from slurm_hadar.controller.observation.access import allowed_partitions, submitted_lists
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
@@ -19,7 +19,7 @@ from slurm_hadar.controller.snapshot.resource_request import (
     believed_partitions,
     cpus_per_copy,
 )
-from slurm_hadar.domain.job import UNTYPED, Job
+from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
@@ -92,17 +92,18 @@ def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fie
     return sent
 
 
-def asked_for(
-    job: Job, steered: Steering, groups: Mapping[str, tuple[str, ...]]
-) -> Mapping[str, str]:
+def asked_for(job: Job, steered: Steering, config: Config) -> Mapping[str, str]:
     """The owner's value of each field that was changed: by the controller, which remembers it, or
-    by hbatch, whose list of partitions stands for one of these ``groups`` in the declaration.
+    by hbatch, whose list of partitions stands for one of the site's groups in the declaration.
     """
+    groups = config.partitions.groups
     declared = believed_partitions(job, steered, groups)
     if not declared or "Partition" in steered.foreign:
         return steered.was
     kept = "Partition" in steered.was
     first = tuple(steered.was["Partition"].split(",")) if kept else job.partitions
+    if job.state is JobState.PENDING and not (kept or _of_hbatch(job, config)):
+        return steered.was
     reached = {one for name in declared for one in groups.get(name, ())}
     # Slurm shows the one in which a job runs, and puts it first when that is requeued.
     anyhow = kept or bool(job.nodes or job.restarts)
@@ -110,6 +111,12 @@ def asked_for(
     if same or not set(first) <= {*declared, *reached}:
         return steered.was
     return {**steered.was, "Partition": ",".join(declared)}
+
+
+def _of_hbatch(job: Job, config: Config) -> bool:
+    """Whether a waiting job's list may be hbatch's: another one is the owner's, written since."""
+    lists = submitted_lists(job.declaration, config) if job.declaration else ()
+    return any({*job.partitions} == {*one} for one in lists)
 
 
 def undo_fields(job: Job, steered: Steering) -> Fields:

@@ -107,7 +107,7 @@ def _anew(job: Job, want: ResourceRequest, names: Sequence[str], config: Config)
     for others; else empty."""
     declared = job.declaration or Declaration()
     types = group_types(config).get(",".join(declared.partitions), {})
-    if not {*names} <= {*types}:
+    if not {*names} <= {*types} or {*names} != {*(declared.listed or names)}:
         return []
     listed = declared_list(declared, config)
     return [name for name in listed if accepts(job, want, types[name], config)]

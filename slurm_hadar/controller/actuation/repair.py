@@ -132,7 +132,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
 
     def owners(job: Job) -> dict[str, str]:
         steered = seen.steered(job.id)
-        was = job_updates.asked_for(job, steered, context.config.partitions.groups)
+        was = job_updates.asked_for(job, steered, context.config)
         return job_updates.undo_fields(job, replace(steered, was=was))
 
     def undo(job: Job) -> str:

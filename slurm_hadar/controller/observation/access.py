@@ -46,6 +46,19 @@ def declared_list(declaration: Declaration, config: Config) -> tuple[str, ...]:
     )
 
 
+def submitted_lists(declaration: Declaration, config: Config) -> tuple[tuple[str, ...], ...]:
+    """The partitions with which the job can have been submitted, as far as its owner's request and
+    hbatch go; their order says nothing. Empty where it is not recorded.
+
+    Where hbatch, a plugin or ``hadar set`` recorded the list that it wrote, that one; else what the
+    owner asked for, and what an earlier release wrote for the declared types.
+    """
+    if declaration.listed or not declaration.partitions:
+        return (declaration.listed,) if declaration.listed else ()
+    written = declared_list(declaration, config)
+    return (declaration.partitions, written) if written else (declaration.partitions,)
+
+
 def _members(
     job: Job,
     name: str,

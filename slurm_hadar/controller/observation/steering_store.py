@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import FILE, Store
-from slurm_hadar.controller.observation.access import declared_list
+from slurm_hadar.controller.observation.access import submitted_lists
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -31,6 +31,7 @@ it shows in forms of its own and late, and which go together: one that is given 
 rest a request that it cannot carry out. MailType:
 :mod:`slurm_hadar.controller.actuation.running.mails`.
 """
+_NOTHING = Steering()
 _SAME_TIME_S = 1.5
 """Slurm's clock and ours tell whole seconds."""
 _JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
@@ -108,26 +109,29 @@ def without_foreign(
     busy: Collection[str],
     now: float,
 ) -> dict[str, Steering]:
-    """With the fields given up that another user has changed since we did.
+    """With the fields given up that another user has changed since we did, or since hbatch wrote
+    them.
 
     ``busy``: jobs with an action under way, of which Slurm may not show yet what was sent.
     """
     found = dict(ours)
-    for id_, known in ours.items():
-        job = jobs.get(id_)
-        if job is not None and id_ not in busy:
-            changed = changed_by_others(job, known, config, now)
+    for id_, job in jobs.items():
+        if id_ in busy or (id_ not in ours and job.state is not JobState.PENDING):
+            continue
+        known = ours.get(id_, _NOTHING)
+        changed = changed_by_others(job, known, config, now)
+        if changed:
             found[id_] = given_up(known, changed)
-            if "Partition" in changed and _opened_by_owner(job, config):
+            if "Partition" in changed and _opened_by_owner(job):
                 found[id_] = _anew(found[id_], known)
     return found
 
 
-def _opened_by_owner(job: Job, config: Config) -> bool:
-    """Whether a waiting job has the list of the types that its owner declares now, as ``hadar set``
-    writes it: a request like that of a submit, of which the order is still to be chosen."""
-    declared = declared_list(job.declaration, config) if job.declaration else ()
-    return job.state is JobState.PENDING and bool(declared) and job.partitions == declared
+def _opened_by_owner(job: Job) -> bool:
+    """Whether a waiting job has the list that ``hadar set`` wrote last, or hbatch: a request like
+    that of a submit, of which the order is still to be chosen."""
+    listed = job.declaration.listed if job.declaration else ()
+    return job.state is JobState.PENDING and bool(listed) and job.partitions == listed
 
 
 def _anew(given: Steering, known: Steering) -> Steering:
@@ -157,11 +161,12 @@ def given_up(known: Steering, fields: Collection[str]) -> Steering:
 def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> tuple[str, ...]:
     """The fields of a job that are not as we left them."""
     if job.state is JobState.PENDING:
-        return tuple(key for key in _COMPARED if _changed(job, known, key, config, now))
+        found = tuple(key for key in _COMPARED if _changed(job, known, key, config, now))
+        return (*found, "Partition") if _another_list(job, known, config) else found
     if job.state is not JobState.RUNNING:
         return ()
     # A job that runs takes another Nice, also one that began before a tick saw it wait.
-    found: tuple[str, ...] = ("Nice",) if _changed(job, known, "Nice", config, now) else ()
+    found = ("Nice",) if _changed(job, known, "Nice", config, now) else ()
     # Slurm refuses changes of the others: a user requeued it since, changed and released it, and
     # no tick has seen it wait.
     if not (job.restarts > 0 and job.submit_s > known.time + _SAME_TIME_S):
@@ -171,6 +176,17 @@ def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> 
     names = _ours(known, "Partition")
     there = {name for text in names for name in text.split(",")}
     return (*found, "Partition") if names and not set(job.partitions) & there else found
+
+
+def _another_list(job: Job, known: Steering, config: Config) -> bool:
+    """Whether a job of which we wrote no list waits in other partitions than it was submitted with,
+    as far as that is recorded."""
+    if _ours(known, "Partition") or "Partition" in known.foreign or job.declaration is None:
+        return False
+    if job.partitions == job.declaration.listed:
+        return False
+    lists = submitted_lists(job.declaration, config)
+    return bool(lists) and all(set(job.partitions) != set(one) for one in lists)
 
 
 def _changed(job: Job, known: Steering, key: str, config: Config, now: float) -> bool:

@@ -297,7 +297,7 @@ def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:
     """The owner's value of each field that was changed; of a job that opted out only of those that
     the opt-out could not restore."""
     steered = seen.record_of(job.id)
-    was = job_updates.asked_for(job, steered, config.partitions.groups)
+    was = job_updates.asked_for(job, steered, config)
     if not job.opted_out:
         return was
     runs = job.state is JobState.RUNNING

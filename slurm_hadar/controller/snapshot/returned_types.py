@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from slurm_hadar.config import group_types
-from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, batch_of, profile_key
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.resource_request import accepts, believed_partitions
 from slurm_hadar.controller.snapshot.sources import JobRates, Sources
 from slurm_hadar.domain.declaration import ANY, SLOWEST
@@ -27,9 +27,6 @@ def returned_types(
         listed = [kind for kind in speeds.kinds if kind in omitted and not omitted[kind]]
         if not kinds or not listed or target.request.count not in speeds.counts:
             continue
-        # A list without another type is its owner's.
-        if not {*kinds} <= _slow_by_table(target, kinds, listed, sources):
-            continue
         places = {kind: speeds.kinds.index(kind) for kind in (*kinds, *listed)}
         count = speeds.counts.index(target.request.count)
         own = np.where(speeds.sure[row, :, count], speeds.own[row, :, count], 0.0)
@@ -44,7 +41,7 @@ def _omitted(
     target: SchedulableJob, sources: Sources, groups: Mapping[str, Mapping[str, str]]
 ) -> dict[str, bool]:
     """GPU type -> whether the job's list lacks it, of the types of the group for which hbatch wrote
-    the list; empty where the list may be its owner's, or lacks none."""
+    the list; empty where the list is its owner's, or lacks none."""
     job, seen, config = target.job, sources.seen, sources.config
     steered, declaration = seen.steered(job.id), job.declaration
     if declaration is None or declaration.types != (ANY,) or job.state is not JobState.PENDING:
@@ -54,7 +51,7 @@ def _omitted(
     asked = believed_partitions(job, steered, config.partitions.groups)
     members = groups.get(",".join(asked), {})
     listed = set(target.request.partitions)
-    if not listed < members.keys():
+    if listed != {*declaration.listed} or not listed < members.keys():
         return {}
     there = {members[name] for name in listed}
     return {
@@ -62,18 +59,3 @@ def _omitted(
         for kind in members.values()
         if accepts(job, target.request, kind, config)
     }
-
-
-def _slow_by_table(
-    target: SchedulableJob, kinds: list[str], listed: list[str], sources: Sources
-) -> set[str]:
-    """Those of ``kinds`` that hbatch may have left out: with the declared batch, or with a table's
-    middle one on one GPU, where it does not have that."""
-    job, found = target.job, set()
-    for batch, count in ((batch_of(job), target.request.count), (None, 1)):
-        asked = [(profile_key(job), batch)]
-        rate, known = sources.rates.table_rates_for(asked, (*kinds, *listed), (count,))
-        table = np.where(known, rate, np.nan)[0, :, 0]
-        best = np.nanmax(table[len(kinds) :], initial=0.0)
-        found |= {kind for kind, one in zip(kinds, table, strict=False) if one * SLOWEST < best}
-    return found

@@ -149,7 +149,7 @@ local KEYS = {
   {"max_requeues", requeues},
   {"progress", progress}, {"restart_cost", seconds}, {"wait", seconds}, {"cost", cost}, {"fork", span(whole)},
   {"tasks", tasks}, {"backfill", yes}, {"nodes", span(whole)}, {"cpus", span(whole)}, {"mem", span(declaration.megabytes)},
-  {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil},
+  {"off", yes}, {"pin", yes}, {"constraint", nil}, {"partitions", nil}, {"listed", nil},
 }
 local READ = {}
 declaration.keys = {}

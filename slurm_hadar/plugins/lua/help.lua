@@ -194,7 +194,7 @@ end
 local function choose(site, ask, found, fresh, kinds, result)
   local name, list = list_of(site, ask, found, fresh, kinds)
   if name then
-    found.partitions, result.partitions = name, list
+    found.partitions, found.listed, result.partitions = name, list, list
   else
     result.constraint = features(site, kinds)
   end
@@ -278,6 +278,10 @@ function help.changes(site, ask)
   end
   result.movable = found.checkpoint and ask.batch
   result.comment = help.join(ask.comment, declaration.encode(found))
+  if #result.comment > COMMENT_LIMIT then
+    found.listed = nil
+    result.comment = help.join(ask.comment, declaration.encode(found))
+  end
   if #result.comment > COMMENT_LIMIT then
     return nil, "its Comment would have " .. #result.comment .. " bytes, and Slurm takes " .. COMMENT_LIMIT
   end

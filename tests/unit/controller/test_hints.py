@@ -206,7 +206,7 @@ def test_no_type_is_taken_out_of_the_list_that_the_job_was_submitted_with():
     assert hint(without)["Partition"].split(",") == ["v100", "p100"]
 
 
-LISTED = replace(ANY, batch=(64, 64), partitions=("gpu",))
+LISTED = replace(ANY, batch=(64, 64), partitions=("gpu",), listed=("v100", "p100"))
 """Of hbatch, which left k80 out by its table."""
 
 
@@ -252,12 +252,13 @@ def test_a_type_that_others_measured_or_that_is_slow_stays_out(monkeypatch):
         {"declaration": replace(LISTED, types=("v100", "p100"))},
         {"declaration": replace(LISTED, partitions=("v100", "p100"))},
         {"declaration": replace(LISTED, gpu_mem=16 * 1024)},
+        {"declaration": replace(LISTED, listed=())},
         {"features": "v100|p100", "declaration": replace(LISTED, constraint="v100|p100")},
         {"admin_comment": record({}, foreign=("Partition",))},
     ],
 )
 def test_no_type_comes_back_that_its_owner_left_out(monkeypatch, more):
-    """A list of v100 alone is none of hbatch's: by the table p100 is not far slower."""
+    """A list of v100 alone is not the one that hbatch recorded."""
     measured(monkeypatch, ("v100", 635.0), ("p100", 635.0), ("k80", 637.0))
     waits = job(**{"declaration": LISTED, "partitions": ("v100", "p100"), **more})
     assert set(hint(waits).get("Partition", "v100").split(",")) <= {*waits.partitions}
@@ -557,7 +558,7 @@ def test_a_field_that_somebody_else_changed_is_his():
     ("partitions", "again"), [(("v100", "k80"), True), (("k80", "v100"), False), (("k80",), False)]
 )
 def test_a_list_that_the_owner_opens_to_the_declared_types_is_ordered_again(partitions, again):
-    """As hadar set writes it, in the site's order; each other list stays as it is."""
+    """As hadar set writes and records it; each other list stays as it is."""
     known = Steering(
         time=NOW - 60,
         was={"Partition": "p100"},
@@ -565,7 +566,7 @@ def test_a_list_that_the_owner_opens_to_the_declared_types_is_ordered_again(part
         until=NOW + 9,
         ends=9.0,
     )
-    declared = Declaration(types=("any",), partitions=("gpu",))
+    declared = Declaration(types=("any",), partitions=("gpu",), listed=("v100", "k80"))
     one = job(partitions=partitions, declaration=declared)
     (found,) = steering_store.without_foreign(
         {"1": known}, {"1": one}, operators(), set(), NOW

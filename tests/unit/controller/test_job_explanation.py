@@ -98,7 +98,7 @@ def test_each_changed_field_is_reported_with_its_owners_value():
 
 
 def test_the_list_that_hbatch_wrote_is_reported_before_any_tick():
-    declared = replace(LIST, partitions=("gpu",))
+    declared = replace(LIST, partitions=("gpu",), listed=("v100", "p100"))
     one = job(partitions=("v100", "p100"), declaration=declared)
     assert changed(one, seen([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]
     assert undo(one, seen([one]), SITE)[1] == ("By hand: scontrol update JobId=1 Partition=gpu")

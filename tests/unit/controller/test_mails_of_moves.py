@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, job, running, seen
+from hand_made import CONFIG, NOW, config, decide, job, running, seen
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -114,7 +114,7 @@ def test_a_slurm_that_does_not_tell_keeps_no_job_from_moving(context):
 def test_who_opts_out_gets_mails_and_nice_back_while_the_job_runs_too():
     was = {"MailType": "ALL", "Nice": "0", "Partition": "gpu"}
     for state, fields in ((JobState.RUNNING, {"MailType", "Nice"}), (JobState.PENDING, set(was))):
-        update = ordinary(replace(HERE, state=state), Steering(time=NOW, was=was), NOW, {})
+        update = ordinary(replace(HERE, state=state), Steering(time=NOW, was=was), NOW, CONFIG)
         assert set(update.fields) == {"Comment", *fields}
 
 
@@ -138,7 +138,7 @@ def test_a_mail_type_that_the_owner_changed_during_a_move_stays(context, shown, 
     more = replace(action, fields={"Nice": "0", **action.fields})
     (sent,), _ = mails.still_ours(working, [more], {"1": OURS})
     assert set(sent.fields) == {"Nice", *(["MailType"] if restored else [])}
-    update = ordinary(HERE, OURS, NOW, {})
+    update = ordinary(HERE, OURS, NOW, CONFIG)
     (left,) = mails.without_others(cluster, [HERE], [update], {"1": OURS})
     assert ("MailType" in left.fields) == restored and "Comment" in left.fields
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import config, job, running
+from hand_made import CONFIG, config, job, running
 from typer.testing import CliRunner
 
 from slurm_hadar.cli import jobs
@@ -27,17 +27,17 @@ STEERED = Steering(was={**WAS, "Nice": "0"}, wrote={"Partition": "v100,p100"})
 @pytest.mark.parametrize("version", [(22, 5, 8), (24, 11, 5)])
 def test_what_a_requeue_of_a_running_job_would_show_is_said_with_its_cure(version):
     runs = running("1", {"v1": {"v100": 2}}, partitions=("v100",))
-    command = requeue_text(runs, STEERED, {}, version).rpartition(": scontrol ")[2]
+    command = requeue_text(runs, STEERED, CONFIG, version).rpartition(": scontrol ")[2]
     sent = update_arguments(Update("1", WAS), version)
     assert shlex.split(command) == ["update", *sent] and "Gres=gpu:1" in sent
-    assert requeue_text(runs, Steering(), {}, version) == ""
+    assert requeue_text(runs, Steering(), CONFIG, version) == ""
     # One that waits has its own request again.
-    assert requeue_text(job("1", partitions=("v100", "p100")), STEERED, {}, version) == ""
+    assert requeue_text(job("1", partitions=("v100", "p100")), STEERED, CONFIG, version) == ""
 
 
 def test_a_request_that_slurm_is_not_given_has_no_command_after_an_optout():
     runs = running("1", {"v1": {"v100": 2}})
-    text = requeue_text(runs, Steering(was={"Features": "a\nb"}), {}, (24, 11, 5))
+    text = requeue_text(runs, Steering(was={"Features": "a\nb"}), CONFIG, (24, 11, 5))
     assert "; no command restores it: " in text and "\n" not in text
 
 

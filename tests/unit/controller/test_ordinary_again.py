@@ -1,7 +1,7 @@
 import contextlib
 
 import pytest
-from hand_made import NOW, config, job
+from hand_made import CONFIG, NOW, config, job
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.running.moves import advance
@@ -28,7 +28,7 @@ def test_a_waiting_job_gets_its_own_request_back(leased, ahead_s, starts):
         comment=declaration.merge("mine", declared),
         eligible_s=NOW + ahead_s,
     )
-    update = ordinary(waiting, Steering(was={"Features": "", "Partition": "a,b"}), NOW, {})
+    update = ordinary(waiting, Steering(was={"Features": "", "Partition": "a,b"}), NOW, CONFIG)
     assert update.fields["Features"] == "" and update.fields["Partition"] == "a,b"
     assert ("StartTime" in update.fields) == starts
     assert update.fields["Comment"].startswith("mine")
@@ -40,43 +40,54 @@ def test_a_waiting_job_gets_its_own_request_back(leased, ahead_s, starts):
 def test_a_job_that_is_given_back_for_good_has_its_owners_comment_again(own):
     declared = Declaration(types=("v100",), constraint="ib", partitions=("a",))
     given = job(declaration=declared, comment=declaration.merge(own, declared))
-    assert ordinary(given, Steering(), NOW, {}, says_off=False).fields["Comment"] == own
+    assert ordinary(given, Steering(), NOW, CONFIG, says_off=False).fields["Comment"] == own
 
 
 def test_a_running_job_is_only_marked():
     running = job(state=JobState.RUNNING, declaration=Declaration(lease=True))
     steering = Steering(was={"Features": ""}, leased=True)
-    assert set(ordinary(running, steering, NOW, {}).fields) == {"Comment"}
+    assert set(ordinary(running, steering, NOW, CONFIG).fields) == {"Comment"}
 
 
-GROUPS = {"gpu": ("v100", "k80")}
+SITE = config('[partitions.groups]\ngpu = ["v100", "k80"]\n')
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown", "more", "owners"),
+    ("asked", "listed", "shown", "more", "owners"),
     [
-        (("gpu",), ("v100", "k80"), {}, "gpu"),
-        (("gpu",), ("v100",), {}, "gpu"),
-        (("k80", "v100"), ("v100", "k80"), {}, "k80,v100"),
-        (("k80", "v100"), ("v100", "k80"), {"restarts": 1}, None),
-        (("gpu",), ("v100", "k80"), {"restarts": 1}, "gpu"),
-        (("gpu",), ("gpu",), {}, None),
-        (("gpu",), ("other",), {}, None),
-        ((), ("v100", "k80"), {}, None),
+        (("gpu",), ("k80", "v100"), ("v100", "k80"), {}, "gpu"),
+        (("gpu",), ("v100",), ("v100",), {}, "gpu"),
+        # Of an earlier release, which did not record it.
+        (("gpu",), (), ("v100", "k80"), {}, "gpu"),
+        (("k80", "v100"), (), ("v100", "k80"), {}, "k80,v100"),
+        (("k80", "v100"), (), ("v100", "k80"), {"restarts": 1}, None),
+        (("gpu",), ("v100", "k80"), ("v100", "k80"), {"restarts": 1}, "gpu"),
+        # Its owner changed it since.
+        (("gpu",), ("v100", "k80"), ("v100",), {}, None),
+        (("gpu",), ("v100", "k80"), ("v100",), {"restarts": 1}, None),
+        (("gpu",), (), ("v100",), {}, None),
+        (("gpu",), (), ("gpu",), {}, None),
+        (("gpu",), (), ("other",), {}, None),
+        ((), (), ("v100", "k80"), {}, None),
     ],
 )
-def test_the_list_that_hbatch_wrote_becomes_what_its_owner_typed(asked, shown, more, owners):
+def test_the_list_that_hbatch_wrote_becomes_what_its_owner_typed(
+    asked, listed, shown, more, owners
+):
     """No tick has steered the job, so that nothing but its declaration tells."""
-    declared = Declaration(types=("any",), partitions=asked)
+    declared = Declaration(types=("any",), partitions=asked, listed=listed)
     waiting = job(declaration=declared, partitions=shown, **more)
-    assert ordinary(waiting, Steering(), NOW, GROUPS).fields.get("Partition") == owners
+    assert ordinary(waiting, Steering(), NOW, SITE).fields.get("Partition") == owners
     # A tick that put hbatch's list into another order kept that list as what it changed.
     kept = Steering(was={"Partition": ",".join(shown)})
-    fields = ordinary(waiting, kept, NOW, GROUPS).fields
-    assert fields["Partition"] == ("gpu" if owners == "gpu" else ",".join(shown))
+    fields = ordinary(waiting, kept, NOW, SITE).fields
+    of_hbatch = asked == ("gpu",) and set(shown) <= {"v100", "k80"}
+    assert fields["Partition"] == ("gpu" if of_hbatch else ",".join(shown))
+    left = declaration.decode(fields["Comment"])
+    assert (left.partitions, left.listed) == (asked, ())
     # What its owner changed after hbatch or a tick is the owner's.
     theirs = Steering(foreign=("Partition",))
-    assert "Partition" not in ordinary(waiting, theirs, NOW, GROUPS).fields
+    assert "Partition" not in ordinary(waiting, theirs, NOW, SITE).fields
 
 
 class _Died(BaseException):
@@ -123,7 +134,7 @@ def stopping(tmp_path):
 def test_a_stop_that_may_not_have_been_sent_forgets_no_owners_request(stopping, answer):
     """hadar retire gives back what is kept; the open move of the journal it does not finish."""
     assert stopping(answer).was == OWNERS
-    update = ordinary(job("1", restarts=1), stopping(_Died), NOW, {})
+    update = ordinary(job("1", restarts=1), stopping(_Died), NOW, CONFIG)
     assert dict(update.fields).items() >= OWNERS.items()
 
 

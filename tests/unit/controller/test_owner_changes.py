@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, job, nodes, running
 
-from slurm_hadar.controller.actuation import requeued_list
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
@@ -236,7 +236,9 @@ def test_one_that_is_leaving_is_waited_for(context):
 
 # -- the list of partitions, where no tick wrote it ----------------------------------------------
 
-OF_GPU = declared(partitions=("gpu",))
+HBATCHS = ("k80", "v100", "p100")
+OF_GPU = declared(partitions=("gpu",), listed=HBATCHS)
+OF_AN_EARLIER_RELEASE = replace(OF_GPU, listed=())
 
 
 @pytest.fixture
@@ -245,116 +247,84 @@ def grouped(context):
     return replace(context, config=context.config.model_copy(update={"partitions": groups}))
 
 
-def asked(context, known=None, fields=TO_P100["fields"]):
-    """The details of a move to p100 of a job of hbatch's that runs on k80."""
-    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=OF_GPU)
+def moved_to_p100(context, declaration, typed, known=None):
+    """How a move of a job of hbatch's, which runs on k80, ends where the job comes back in the
+    partitions ``typed``; the names of the fields that are its owner's then."""
+    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=declaration)
     if known:
         context.keep(here, known)
+    fields = TO_P100["fields"]
     ours = Steering(gpus={"p100": 1}, time=NOW, was={"Partition": "gpu"}, wrote=fields)
     ask_to_save(context, Action(Kind.MOVE, here, fields, ours, "why"), False, NOW - 12)
     (entry,) = context.store.open_entries()
-    return entry
-
-
-def back(*partitions, state=JobState.PENDING, **more):
-    usual = {"restarts": 1, "submit_s": NOW - 10, "declaration": OF_GPU, "partitions": partitions}
-    return job("1", state, **{**usual, **more})
-
-
-HBATCHS = ("k80", "v100", "p100")
+    context.store.advance(entry.id, "requeued", NOW - 10.5)
+    back = {"restarts": 1, "submit_s": NOW - 10, "declaration": declaration, "partitions": typed}
+    advance(context, {"1": job("1", **back)}, {}, NOW)
+    kept = decode(context.store.steerings(["1"])["1"])
+    return context.store.history("1")[0].outcome, kept.foreign
 
 
 @pytest.mark.parametrize(
-    ("typed", "theirs"),
+    ("declaration", "typed", "theirs"),
     [
-        (HBATCHS, False),
+        (OF_GPU, HBATCHS, False),
         # Its order says nothing.
-        (LIST, False),
-        (("k80",), True),
-        (("p100", "k80"), True),
-        (("gpu",), True),
+        (OF_GPU, LIST, False),
+        # Also where it names the type that the job leaves.
+        (OF_GPU, ("k80",), True),
+        (OF_GPU, ("p100", "k80"), True),
+        (OF_GPU, ("gpu",), True),
+        (OF_GPU, (*HBATCHS, "other"), True),
+        # hbatch leaves slow types out.
+        (replace(OF_GPU, listed=("k80", "v100")), ("v100", "k80"), False),
+        (OF_AN_EARLIER_RELEASE, LIST, False),
+        (OF_AN_EARLIER_RELEASE, ("gpu",), False),
+        (OF_AN_EARLIER_RELEASE, ("k80",), True),
     ],
 )
-def test_a_list_that_was_read_right_after_the_requeue_is_the_one_to_compare(grouped, typed, theirs):
-    entry = asked(grouped)
-    progress = replace(SAVED, ack=Ack(entry.details["save"], NOW - 1, 1))
-    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=OF_GPU)
-    grouped.cluster.shown = [back(*HBATCHS, state=JobState.COMPLETING)]
-    advance(grouped, {"1": here}, {"1": progress}, NOW)
-    assert grouped.cluster.requeued == ["1"]
-    advance(grouped, {"1": back(*typed, submit_s=NOW)}, {}, NOW + 2)
-    sent = {} if theirs else {"Partition": "p100,v100,k80"}
+def test_a_list_that_is_not_the_one_of_the_submit_is_its_owners(
+    grouped, declaration, typed, theirs
+):
+    """Of a job that runs Slurm does not show it; its requeue brings it back."""
+    outcome, foreign = moved_to_p100(grouped, declaration, typed)
+    sent = {} if theirs else {"Partition": TO_P100["fields"]["Partition"]}
     assert grouped.cluster.sent == [{**sent, "StartTime": "now"}]
-    kept = decode(grouped.store.steerings(["1"])["1"])
-    assert kept.foreign == (("Partition",) if theirs else ())
+    assert foreign == (("Partition",) if theirs else ())
     says = "Partition was changed while it moved, and stays so" if theirs else "moved"
-    assert grouped.store.history("1")[0].outcome == says
+    assert outcome == says
 
 
-@pytest.mark.parametrize("narrow", [("k80",), ("k80", "v100")])
-def test_a_list_without_the_type_of_the_move_may_be_hbatchs(grouped, narrow):
-    """It omits slow types; the move widens the list."""
-    entry = asked(grouped)
-    progress = replace(SAVED, ack=Ack(entry.details["save"], NOW - 1, 1))
-    here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=OF_GPU)
-    grouped.cluster.shown = [back(*narrow, state=JobState.COMPLETING)]
-    advance(grouped, {"1": here}, {"1": progress}, NOW)
-    advance(grouped, {"1": back(*narrow, submit_s=NOW)}, {}, NOW + 2)
-    assert grouped.store.history("1")[0].outcome == "moved"
+@pytest.mark.parametrize("typed", [("k80", "p100"), ("k80", "v100"), HBATCHS])
+def test_an_update_without_an_answer_leaves_unknown_which_list_it_had(grouped, typed):
+    unsure = Steering(wrote={"Partition": "k80,p100"}, unsure={"Partition": "k80,v100"})
+    assert moved_to_p100(grouped, OF_GPU, typed, unsure) == ("moved", ())
+
+
+def waits(typed, declaration=OF_GPU, **more):
+    return job("1", **{"partitions": typed, "declaration": declaration, **more})
 
 
 @pytest.mark.parametrize(
-    ("typed", "theirs"),
+    ("one", "theirs"),
     [
-        (HBATCHS, False),
-        # As hbatch leaves a slow type out, or types that were not declared then.
-        (("k80", "p100"), False),
-        (("k80",), False),
-        (("k80", "v100"), False),
-        # It ran in k80.
-        (("gpu",), True),
-        (("p100",), True),
-        (("k80", "p100", "other"), True),
+        (waits(HBATCHS), False),
+        (waits(LIST), False),
+        (waits(("k80",)), True),
+        (waits(("gpu",)), True),
+        (waits(("k80",), restarts=1), True),
+        (waits(("gpu",), OF_AN_EARLIER_RELEASE), False),
+        (waits(LIST, OF_AN_EARLIER_RELEASE), False),
+        (waits(("k80",), OF_AN_EARLIER_RELEASE), True),
+        # It is not recorded what it was submitted with.
+        (waits(("k80",), declared()), False),
+        # Slurm shows the one in which it runs.
+        (waits(("k80",), state=JobState.RUNNING), False),
     ],
 )
-def test_a_list_that_was_not_read_is_compared_with_what_it_can_have_been(grouped, typed, theirs):
-    """As of a job that requeues itself."""
-    entry = asked(grouped)
-    grouped.store.advance(entry.id, "requeued", NOW - 10.5)
-    advance(grouped, {"1": back(*typed)}, {}, NOW)
-    assert ("Partition" in grouped.cluster.sent[0]) is not theirs
-    assert (grouped.store.history("1")[0].outcome == "moved") is not theirs
-
-
-def test_what_a_tick_wrote_or_an_update_without_an_answer_is_no_change(grouped):
-    unsure = Steering(wrote={"Partition": "k80,p100"}, unsure={"Partition": "k80,v100"})
-    details = asked(grouped, unsure).details
-    for listed in (("k80", "p100"), ("k80", "v100"), ("p100", "v100", "k80")):
-        assert not requeued_list.changed(details, back(*listed))
-    # Of one that a tick wrote, and Slurm took, nothing is asked.
-    grouped.store.end(grouped.store.open_entries()[0].id, "over", NOW)
-    known = Steering(wrote={"Partition": "k80,p100"})
-    assert not requeued_list.is_unread(asked(grouped, known).details)
-
-
-def test_nothing_is_read_of_moves_that_leave_the_list_or_of_earlier_releases(grouped):
-    stood = {"Features": "", "Partition": "k80"}
-    for details in ({}, {"stood": {"Features": ""}}, {"stood": stood, "ran_in": ["k80"]}):
-        assert not requeued_list.is_unread(details)
-        assert not requeued_list.changed(details, back("other"))
-    assert not requeued_list.is_unread(asked(grouped, fields={}).details)
-
-
-def test_only_the_requeued_attempt_tells_the_list(grouped):
-    details = asked(grouped).details
-    for other in (
-        back(*HBATCHS, restarts=0),
-        back(*HBATCHS, restarts=2),
-        running("1", {"k1": {"k80": 1}}, partitions=("k80",), restarts=1),
-        # Its owner was quicker.
-        back("v100", "p100"),
-    ):
-        assert requeued_list.with_list(details, other) is None
+def test_a_waiting_job_that_no_tick_steered_keeps_its_owners_list(grouped, one, theirs):
+    found = steering_store.without_foreign({}, {"1": one}, grouped.config, (), NOW)
+    assert found == ({"1": Steering(foreign=("Partition",))} if theirs else {})
+    assert steering_store.without_foreign({}, {"1": one}, grouped.config, {"1"}, NOW) == {}
 
 
 # -- the begin time ------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_a_type_that_a_table_left_out_and_that_measured_speeds_give_back(monkeyp
     for kind in ("v100", "k80"):
         assert rates.record(RateSample("ResNet-50", kind, 1, 64, 635.0, 600.0, uid=1000))
     site = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
-    listed = replace(KNOWN, partitions=("gpu",))
+    listed = replace(KNOWN, partitions=("gpu",), listed=("v100", "p100"))
     one = job(declaration=listed, time_limit_s=1e9, partitions=("v100", "p100"))
     assert unused(one, site=site) == {
         "k80": "its list of partitions omits it, as by a table it is far slower there; by measured "

@@ -66,9 +66,11 @@ def test_a_list_of_hbatchs_is_opened_too_and_the_owners_is_not():
 
 
 def test_a_list_that_omits_a_type_for_its_speed_is_opened_by_naming_it():
-    listed = job(replace(ANY, partitions=("gpu",)), features="", partitions=("volta",))
-    named = Declaration(types=("k80", "v100"), partitions=("gpu",))
-    assert changed(listed, named) == (named, {"Partition": "volta,k80"})
+    before = replace(ANY, partitions=("gpu",), listed=("volta",))
+    listed = job(before, features="", partitions=("volta",))
+    named = replace(before, types=("k80", "v100"))
+    now = replace(named, listed=("volta", "k80"))
+    assert changed(listed, named) == (now, {"Partition": "volta,k80"})
     # One that the owner asked for, or changed since, is none of hbatch's.
     assert changed(replace(listed, partitions=("other",)), named)[1] == {}
     own = Steering(foreign=("Partition",))
@@ -78,7 +80,7 @@ def test_a_list_that_omits_a_type_for_its_speed_is_opened_by_naming_it():
 @pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
 def test_types_any_again_says_which_type_it_omits_for_its_speed_and_how_to_have_it(state):
     steered = Steering(was={"Partition": "volta"}, wrote={"Partition": "volta"})
-    again = replace(ANY, partitions=("gpu",))
+    again = replace(ANY, partitions=("gpu",), listed=("volta",))
     one = job(again, state, features="", partitions=("volta",))
     assert changed(one, again, steered)[1] == {}
     when = "" if state is JobState.PENDING else "once it waits again "
@@ -112,10 +114,12 @@ def test_a_list_that_the_controller_has_ordered_is_opened_too(shown):
 def test_a_second_change_before_the_controller_has_seen_the_first_one_is_written(wrote, now):
     # The record of the controller is of the list before the first change.
     steered = Steering(was={"Partition": "volta,k80"}, wrote={"Partition": wrote})
-    listed = job(replace(K80, partitions=("gpu",)), features="", partitions=("k80",))
-    declared = replace(now, partitions=("gpu",))
-    expected = "volta" if now is V100 else "volta,k80"
-    assert changed(listed, declared, steered) == (declared, {"Partition": expected})
+    before = replace(K80, partitions=("gpu",), listed=("k80",))
+    listed = job(before, features="", partitions=("k80",))
+    declared = replace(now, partitions=("gpu",), listed=("k80",))
+    expected = ("volta",) if now is V100 else ("volta", "k80")
+    written = replace(declared, listed=expected)
+    assert changed(listed, declared, steered) == (written, {"Partition": ",".join(expected)})
     # What is not written is said.
     said = left_out(listed, declared, SITE, steered, ())
     assert said.startswith("its list of partitions stays k80, without v100; run: ")
@@ -123,9 +127,11 @@ def test_a_second_change_before_the_controller_has_seen_the_first_one_is_written
 
 def test_a_first_change_to_the_list_that_the_controller_wrote_is_taken_back_too():
     steered = Steering(was={"Partition": "volta,k80"}, wrote={"Partition": "k80"})
-    listed = job(replace(K80, partitions=("gpu",)), features="", partitions=("k80",))
     opened = replace(ANY, partitions=("gpu",))
-    assert changed(listed, opened, steered)[1] == {"Partition": "volta,k80"}
+    for written in (("volta", "k80"), ("k80",)):
+        before = replace(K80, partitions=("gpu",), listed=written)
+        listed = job(before, features="", partitions=("k80",))
+        assert changed(listed, opened, steered)[1] == {"Partition": "volta,k80"}
 
 
 @pytest.mark.parametrize(

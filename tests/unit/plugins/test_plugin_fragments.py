@@ -112,7 +112,8 @@ def test_slurmctld_gets_a_list_of_partitions_instead_of_features(tmp_path, job):
     stays = job in JOBS_THAT_STAY
     assert found["set"] == ["features" if stays else "partition", "comment"]
     assert found["fields"]["partition"] == ("gpu" if stays else "p,v100")
-    assert found["fields"]["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu]"
+    listed = "" if stays else " listed=p,v100"
+    assert found["fields"]["comment"] == f"mine [hadar1 types=v100,p100 partitions=gpu{listed}]"
 
 
 def test_a_partition_that_slurm_refuses_is_taken_back(tmp_path):
@@ -139,7 +140,8 @@ def test_a_client_gets_it_too(tmp_path, options):
     stays = options in OPTIONS_THAT_STAY
     assert found["set"] == ["constraint" if stays else "partition", "comment"]
     assert found["fields"]["partition"] == ("gpu" if stays else "p,v100")
-    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu]"
+    listed = "" if stays else " listed=p,v100"
+    assert found["fields"]["comment"] == f"[hadar1 types=v100,p100 partitions=gpu{listed}]"
 
 
 def test_a_users_own_words_stand(tmp_path):
@@ -245,11 +247,11 @@ def test_the_default_partition_may_stand_for_others(tmp_path):
     folder = installed(tmp_path, {"default_partition": "gpu", "opt_in": {}})
     fields = by_default(tmp_path, folder, "gpu", TYPES | {"partition": None})
     assert fields["partition"] == "p,v100"
-    assert fields["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu]"
+    assert fields["comment"] == "mine [hadar1 types=v100,p100 partitions=gpu listed=p,v100]"
     types = {"hadar": {"hadar-types": "v100,p100"}}
     found = filtered(tmp_path, folder, {"gres": "gres:gpu:2", "spank": types})
     assert found["fields"]["partition"] == "p,v100"
-    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu]"
+    assert found["fields"]["comment"] == "[hadar1 types=v100,p100 partitions=gpu listed=p,v100]"
 
 
 OPTIONS = {

@@ -52,5 +52,5 @@ def too_deep(
 
 def typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
     """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
-    found = job_updates.asked_for(job, seen.steered(job.id), config.partitions.groups)
+    found = job_updates.asked_for(job, seen.steered(job.id), config)
     return tuple(found["Partition"].split(",")) if "Partition" in found else job.partitions

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurm_hadar.controller.actuation import repair, requeued_list
+from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
 from slurm_hadar.controller.actuation.entry_details import (
     STOOD_FIELDS,
@@ -253,36 +253,15 @@ def _requeue(
         return said
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
-    gone: list[Entry] = []
     for entry, error in zip(entries, errors, strict=True):
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
-            gone.append(entry)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
             said += write_unmoved_plan(context, jobs[entry.id])
             context.store.end(entry.id, outcome, now)
             said.append(f"job {entry.job}: {outcome}")
-    _read_lists(context, gone)
     return said
-
-
-def _read_lists(context: ActionContext, entries: Sequence[Entry]) -> None:
-    """Keep the lists of partitions that the requeue has brought back, before their owners can
-    change them. One query, where a list is not known."""
-    unread = {entry.job: entry for entry in entries if requeued_list.is_unread(entry.details)}
-    if not unread:
-        return
-    try:
-        shown = context.cluster.read_jobs(list(unread))
-    except SlurmError:
-        # The list is compared with what is known of it.
-        return
-    for job in shown:
-        entry = unread.get(job.id)
-        found = requeued_list.with_list(entry.details, job) if entry is not None else None
-        if entry is not None and found is not None:
-            context.store.keep_details(entry.id, found)
 
 
 def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from slurm_hadar.controller.actuation import owner_changes, requeued_list
+from slurm_hadar.controller.actuation import owner_changes
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.entry_details import (
+    UNKNOWN,
     batch_of_entry,
     copies_of,
     steering_of,
@@ -59,8 +60,9 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     # What the move itself writes, where it was sent before and not answered, is ours too.
     sent = steering_of(entry.details, 0.0).wrote
     ours = Steering(wrote=stood, unsure={key: value for key, value in sent.items() if key in stood})
+    unknown = entry.details.get(UNKNOWN)
     found = steering_store.changed_by_others(job, ours, context.config, now)
-    return (*found, requeued_list.FIELD) if requeued_list.changed(entry.details, job) else found
+    return tuple(key for key in found if not (isinstance(unknown, list) and key in unknown))
 
 
 @dataclass(frozen=True)
