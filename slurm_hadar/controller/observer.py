@@ -77,6 +77,7 @@ class Observer:
             slurm_version=seen.slurm_version,
             priority_returns=self.rules.ages,
             age=self.rules.age,
+            keeps_ages=self.rules.keeps_ages,
             counted_ages=ages,
             in_order=self.rules.in_order,
         )

@@ -15,9 +15,11 @@ from slurm_hadar.slurm.minutes import amounts
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "GrpWall")
 _CELLS = (*_MINUTES, "GrpTRES", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
 _OF_EACH = ("MaxTRESRunMinsPU", "MaxTRESRunMinsPA")
-ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", *_CELLS)
+_AGING = ("GrpJobsAccrue", "MaxJobsAccrue")
+_AGING_OF_QOS = ("GrpJobsAccrue", "MaxJobsAccruePU", "MaxJobsAccruePA")
+ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", *_CELLS, *_AGING)
 """Columns of ``sacctmgr show assoc``."""
-QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA")
+QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA", *_AGING_OF_QOS)
 """Columns of ``sacctmgr show qos``."""
 
 _LIMITED = re.compile(r"(?:^|,)(?:cpu|mem)=")
@@ -44,6 +46,8 @@ class AccountLimits:
     partitions: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """(account, user) -> the partitions with an association of their own, whose limits hold for
     jobs that ask for this partition only."""
+    aging: bool = False
+    """Whether any of them limits how many waiting jobs gain age."""
 
     def bind(self, user: str, account: str, *qos: str) -> bool:
         """Whether any of them, or an account above, has such a limit."""
@@ -64,9 +68,10 @@ def parse(associations: str, qos: str) -> AccountLimits:
     Raises SlurmError for lines of another form.
     """
     accounts, users, parents = set[str](), set[tuple[str, str]](), {}
-    minutes = False
+    minutes = aging = False
     own = dict[tuple[str, str], set[str]]()
     for account, user, partition, parent, *cells in _rows(associations, len(ASSOCIATIONS)):
+        aging |= any(cells[-len(_AGING) :])
         if not user and parent:
             parents[account] = parent
         if user and partition:
@@ -81,6 +86,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
     limited, factors = set[str](), dict[str, float]()
     per_user, per_account = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for name, factor, *cells in _rows(qos, len(QOS)):
+        aging |= any(cells[-len(_AGING_OF_QOS) :])
         factors[name] = _factor(factor)
         for cell, found in zip(cells, (per_user, per_account), strict=False):
             if cell:
@@ -98,6 +104,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
         per_account=per_account,
         factors=factors,
         partitions={who: frozenset(names) for who, names in own.items()},
+        aging=aging,
     )
 
 

@@ -48,7 +48,11 @@ class AgePriority:
 
     def gained(self, waited_s: float) -> float:
         """Priority that such an update gives it at most before others get as much."""
-        return 0.0 if self.is_forgotten else self.points(min(waited_s, self.period_s))
+        return 0.0 if self.is_forgotten else self.in_a_period(waited_s)
+
+    def in_a_period(self, waited_s: float) -> float:
+        """Priority that a job gains at most from one computation of all to the next."""
+        return self.points(min(waited_s, self.period_s))
 
 
 def age_priority(settings: Mapping[str, str]) -> AgePriority:

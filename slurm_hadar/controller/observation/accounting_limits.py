@@ -169,6 +169,13 @@ class AccountingLimits:
             kept = "the limits that it gave before hold on"
         return [f"{self._fault}: {kept}; {self._cure}"]
 
+    @property
+    def keeps_ages(self) -> bool:
+        """Whether a job whose age an update of its partitions takes can keep its place meanwhile by
+        its Nice, and surely gets the age back."""
+        limited = self._limits is None or self._limits.aging
+        return self.ages and self.age.is_forgotten and not limited
+
     def minute_limits(self, now: float) -> AccountLimits | None:
         """The limits, where one on minutes may keep a requeued job from starting; None: none may.
 

@@ -6,9 +6,9 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.limits import AccountLimits, parse
 
 QOS = (
-    "normal|1.000000|||||||||||\n"
-    "gold|0.500000||||||gres/gpu=2||||cpu=7|\n"
-    "silver||||||||||||mem=1G\n"
+    "normal|1.000000||||||||||||||\n"
+    "gold|0.500000||||||gres/gpu=2||||cpu=7||||\n"
+    "silver||||||||||||mem=1G|||\n"
 )
 
 
@@ -19,7 +19,7 @@ def table(*rows):
     for account, user, *rest in rows:
         name, _, partition = user.partition("/")
         row = [account, name, partition, *rest]
-        lines.append("|".join([*row, *[""] * (11 - len(row))]) + "\n")
+        lines.append("|".join([*row, *[""] * (13 - len(row))]) + "\n")
     return "".join(lines)
 
 
@@ -66,22 +66,30 @@ def test_a_limit_on_cpus_or_memory_binds_wherever_it_stands(who, bound):
         (table(("phys", "", "root", "billing=9")), QOS, True),
         (table(("phys", "ann", "", "", "cpu=9")), QOS, True),
         (table(("phys", "ann", "", "", "", "60")), QOS, True),
-        ("", "gold|1.000000|||||60||||||\n", True),
-        ("", "gold|1.000000||cpu=5|||||||||\n", True),
-        ("", "gold|1.000000|||||||||cpu=5||\n", False),
+        ("", "gold|1.000000|||||60|||||||||\n", True),
+        ("", "gold|1.000000||cpu=5||||||||||||\n", True),
+        ("", "gold|1.000000|||||||||cpu=5|||||\n", False),
     ],
 )
 def test_any_limit_on_minutes_is_noticed(associations, qos, minutes):
     assert parse(associations, qos).minutes is minutes
 
 
+@pytest.mark.parametrize("cells", [("5", ""), ("", "3")])
+def test_any_limit_on_the_jobs_that_gain_age_is_noticed(cells):
+    none = [""] * 7
+    assert parse(table(("phys", "ann", "", *none, *cells)), QOS).aging
+    assert parse("", QOS.replace("mem=1G||", "mem=1G||4")).aging
+    assert not FOUND.aging
+
+
 def test_how_much_a_minute_counts():
     assert FOUND.factors == {"normal": 1.0, "gold": 0.5, "silver": 1.0}
-    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7|||||||||\n")
+    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7||||||||||||\n")
     assert found.per_user == {"gold": {"cpu": 5}}
     assert found.per_account == {"gold": {"mem": 2048, "cpu": 7}}
     with pytest.raises(SlurmError, match="UsageFactor"):
-        parse("", "gold|x|||||||||||\n")
+        parse("", "gold|x||||||||||||||\n")
 
 
 def test_accounts_in_a_circle_end():

@@ -20,12 +20,22 @@ def would_change_places(job: Job, steered: Steering, seen: Observed) -> bool:
     partitions alone. A list of ours that makes it wait is widened all the same."""
     if steered.until:
         return False
-    waited_s = _waited_s(job, seen)
-    lost, gained = (
-        points if points >= _LEAST_POINTS else 0.0
-        for points in (seen.age.lost(waited_s), seen.age.gained(waited_s))
-    )
-    return takes_age(job, seen) or seen.others_within(job, lost, gained)
+    waited_s, takes = _waited_s(job, seen), takes_age(job, seen)
+    if takes and can_keep_age(job, seen):
+        # In the end its age of that moment counts, while others have theirs of the last time.
+        lost, gained, takes = 0.0, seen.age.in_a_period(waited_s), False
+    else:
+        lost, gained = seen.age.lost(waited_s), seen.age.gained(waited_s)
+    lost, gained = (points if points >= _LEAST_POINTS else 0.0 for points in (lost, gained))
+    return takes or seen.others_within(job, lost, gained)
+
+
+def can_keep_age(job: Job, seen: Observed) -> bool:
+    """Whether the job keeps its place while an update takes its age (:mod:`.kept_ages`): its Nice
+    is its owner's, and may be another one for some seconds. An array's is that of all its tasks."""
+    ours = seen.steered(job.id)
+    own = "Nice" not in ours.was and "Nice" not in ours.foreign
+    return seen.keeps_ages and own and not job.array_tasks
 
 
 def opens_a_free_gpu(job: Job, names: Collection[str], seen: Observed) -> bool:
