@@ -190,9 +190,7 @@ def settle(
         owners = {name: known[name].uid for name in names if name in known}
         progress = read_all_progress(folder, owners)
         ripe = any(
-            _ripe(entry, progress.get(entry.job), clock())
-            for entry in entries
-            if entry.job not in ended
+            _ripe(entry, progress.get(entry.job)) for entry in entries if entry.job not in ended
         )
         # The other half of a minute's requests is for the next tick and for what is sent.
         stopped = why_not()
@@ -231,7 +229,7 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
     return found
 
 
-def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
+def _ripe(entry: Entry, progress: Progress | None) -> bool:
     """Whether asking Slurm about a move may get it further."""
     if entry.phase != "asked" or entry.details.get("habit", "yes") != "yes":
         return True
