@@ -395,9 +395,7 @@ class Controller:
             hopes |= chain_requeues.details(action, seen, tick.past.chains)
             hopes |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
-        settled = moves.settle(
-            context, seen.jobs, self._clock, self._sleep, self._stopped, self._obstacles_now
-        )
+        settled = moves.settle(context, seen.jobs, self._sleep, self._stopped, self._obstacles_now)
         return Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),
