@@ -136,7 +136,8 @@ class Controller:
         if other is not None:
             why = f"a controller on {other} is active; running read-only"
             return self._pass(_Mode(False), self._announcements.of_changes(why))
-        may_act, why_not = self._may_act()
+        why_not = self._why_not()
+        may_act = not why_not
         mode = "act" if may_act else "observe"
         folder = self.config.site.exchange_dir
         took_over = may_act and takes_over(self.config, self._clock())
@@ -167,21 +168,22 @@ class Controller:
         """What a tick would do and why; nothing is changed and nothing is kept."""
         return self._pass(_Mode(False, keep=False), ())
 
-    def _may_act(self) -> tuple[bool, str]:
+    def _why_not(self) -> str:
+        """Why nothing may be changed, by the site's word; empty where it may."""
         if self.config.site.mode != "act":
-            return False, "observe mode: nothing is changed (site.mode)"
+            return "observe mode: nothing is changed (site.mode)"
         stop = self.config.guards.stop_file
         try:
             stopped = stop_file_exists(self.config)
         except OSError as error:
-            return False, f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
-        return not stopped, f"{stop} exists: nothing is changed" if stopped else ""
+            return f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
+        return f"{stop} exists: nothing is changed" if stopped else ""
 
     def _stopped(self) -> str:
         """Why nothing more may be sent since the tick began: it may have taken longer than a
         heartbeat lasts. Empty where all is as it was."""
         # By the clock that the heartbeat was written with.
-        return taken_over(self.config, time.time()) or self._may_act()[1]
+        return taken_over(self.config, time.time()) or self._why_not()
 
     def _pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
         with self.store.readable_errors():
