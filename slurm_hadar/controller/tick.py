@@ -26,13 +26,14 @@ from slurm_hadar.controller.actuation.running import (
     moves,
     still_open,
 )
+from slurm_hadar.controller.announcements import Announcements
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
-from slurm_hadar.controller.journal.state_errors import heartbeat_error, new_file_message
+from slurm_hadar.controller.journal.state_errors import heartbeat_error
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import NO_TIME, Learning
 from slurm_hadar.controller.lock import (
@@ -43,8 +44,6 @@ from slurm_hadar.controller.lock import (
     taken_over,
     takes_over,
 )
-from slurm_hadar.controller.observation.group_problems import group_news, group_problems
-from slurm_hadar.controller.observation.lost_gpus import LostGpus
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.report import TickReport
@@ -60,8 +59,6 @@ from slurm_hadar.slurm.cluster import Cluster
 
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
-_GROUPS = "group_problems"
-"""Under this name the store keeps what was reported of them."""
 _LOOK_AGAIN_S = 5.0
 """Where Slurm takes longer to show all, a tick looks once, and moves that are ripe wait for the
 next."""
@@ -119,10 +116,7 @@ class Controller:
         self.gpus = self.learning.gpus
         self._room = True
         self._read_s = 0.0
-        self._lost_gpus = LostGpus()
-        self._group_problems: dict[str, str] = {}
-        self._why_not = ""
-        """Why nothing was changed, as the last tick said it."""
+        self._announcements = Announcements(config, store, self.rules)
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
         """Of a daemon: see :class:`Writer`."""
@@ -142,8 +136,9 @@ class Controller:
         other = rival(self.config, self._clock())
         if other is not None:
             why = f"a controller on {other} is active; running read-only"
-            return self._pass_because(_Mode(False), why)
-        may_act, why_not = self._may_act()
+            return self._pass(_Mode(False), self._announcements.of_changes(why))
+        why_not = self._why_not()
+        may_act = not why_not
         mode = "act" if may_act else "observe"
         folder = self.config.site.exchange_dir
         took_over = may_act and takes_over(self.config, self._clock())
@@ -158,20 +153,12 @@ class Controller:
             other = rival(self.config, self._clock())
             if other is not None:
                 why = f"a controller on {other} took over at the same time; running read-only"
-                return self._pass_because(_Mode(False), why)
+                return self._pass(_Mode(False), self._announcements.of_changes(why))
             self._observer.folder.remove_unfinished()
-        report = self._pass_because(_Mode(may_act), why_not)
+        report = self._pass(_Mode(may_act), self._announcements.of_changes(why_not))
         jobs = report.seen.jobs.values()
         tidied = self._observer.folder.tidy(jobs, self._clock(), self._seen_since)
         return replace(report, said=(*report.said, *tidied))
-
-    def _pass_because(self, mode: _Mode, why_not: str) -> TickReport:
-        """A pass that says why it changes nothing, or that the next ones may again, where the one
-        before said otherwise."""
-        new = () if why_not == self._why_not else (why_not or "changes are sent again",)
-        report = self._pass(mode, new)
-        self._why_not = why_not
-        return report
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
@@ -182,38 +169,40 @@ class Controller:
         """What a tick would do and why; nothing is changed and nothing is kept."""
         return self._pass(_Mode(False, keep=False), ())
 
-    def _may_act(self) -> tuple[bool, str]:
+    def _why_not(self) -> str:
+        """Why nothing may be changed, by the site's word; empty where it may."""
         if self.config.site.mode != "act":
-            return False, "observe mode: nothing is changed (site.mode)"
+            return "observe mode: nothing is changed (site.mode)"
         stop = self.config.guards.stop_file
         try:
             stopped = stop_file_exists(self.config)
         except OSError as error:
-            return False, f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
-        return not stopped, f"{stop} exists: nothing is changed" if stopped else ""
+            return f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
+        return f"{stop} exists: nothing is changed" if stopped else ""
 
     def _stopped(self) -> str:
         """Why nothing more may be sent since the tick began: it may have taken longer than a
         heartbeat lasts. Empty where all is as it was."""
         # By the clock that the heartbeat was written with.
-        return taken_over(self.config, time.time()) or self._may_act()[1]
+        return taken_over(self.config, time.time()) or self._why_not()
 
     def _pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
         with self.store.readable_errors():
             report = self._whole_pass(mode, said)
             if mode.keep:
-                self.store.opening_reported()
                 tick_fault.clear(self.store)
-                if self.store.policy_state(_GROUPS) != self._group_problems:
-                    self.store.keep_policy_state(_GROUPS, dict(self._group_problems))
+                self._announcements.reported()
             return report
 
     def _whole_pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
         before, watch = Counter(self.cluster.queries), _Stopwatch()
         seen = self.observe()
         context = self._action_context(seen)
-        news, late = self._news(seen, mode)
-        words = [*said, *news]
+        words, late = list(said), list[str]()
+        if mode.keep:
+            # First: of what this tick sends nothing can be seen yet.
+            late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
+            words += self._announcements.of_cluster(seen)
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
@@ -283,24 +272,6 @@ class Controller:
             lambda: taken_over(self.config, time.time()),
             self.rules.requeue_delay_s,
         )
-
-    def _news(self, seen: Observed, mode: _Mode) -> tuple[list[str], list[str]]:
-        """What became of what earlier ticks sent, and what the operator should know; and the jobs
-        that requeued themselves late."""
-        if not mode.keep:
-            return [], []
-        words = list(self.store.notes)
-        # Of a new installation no job can tell.
-        if self.store.new and seen.steering:
-            words.append(new_file_message(self.config.site.state_dir, len(seen.steering)))
-        # First: of what this tick sends nothing can be seen yet.
-        late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
-        words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
-        # Of ticks of a timer each is a process of its own.
-        self._group_problems = group_problems(seen, self.config)
-        words += group_news(self.store.policy_state(_GROUPS), self._group_problems)
-        words += self.rules.news()
-        return words, late
 
     def _carry_on(
         self, context: ActionContext, seen: Observed
@@ -430,9 +401,7 @@ class Controller:
             hopes |= chain_requeues.details(action, seen, tick.past.chains)
             hopes |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
-        settled = moves.settle(
-            context, seen.jobs, self._clock, self._sleep, self._stopped, self._obstacles_now
-        )
+        settled = moves.settle(context, seen.jobs, self._sleep, self._stopped, self._obstacles_now)
         return Sent(
             (*(words for one in sent for words in one.said), *settled),
             frozenset().union(*(one.refused for one in sent)),

@@ -127,7 +127,7 @@ def _in_order(
 ) -> tuple[dict[str, dict[str, float]], Pools]:
     """All waiting jobs placed in Slurm's order: when each managed one would start by type, s from
     now, and when each GPU is free behind them all."""
-    by_node = _released(seen, snapshot)
+    by_node = _released(seen)
     kinds = {kind: _Kind(nodes) for kind, nodes in by_node.items()}
     found: dict[str, dict[str, float]] = {}
     waiting = [
@@ -231,15 +231,15 @@ def times_slower(
     }
 
 
-def released(seen: Observed, snapshot: Snapshot) -> Pools:
+def released(seen: Observed) -> Pools:
     """When each GPU is free."""
     return {
         kind: sorted(at_s for times in nodes.values() for at_s in times)
-        for kind, nodes in _released(seen, snapshot).items()
+        for kind, nodes in _released(seen).items()
     }
 
 
-def _released(seen: Observed, snapshot: Snapshot) -> dict[str, dict[str, list[float]]]:
+def _released(seen: Observed) -> dict[str, dict[str, list[float]]]:
     """GPU type -> node -> when each of its GPUs is released, s from now."""
     found: dict[str, dict[str, list[float]]] = {}
 
@@ -254,13 +254,13 @@ def _released(seen: Observed, snapshot: Snapshot) -> dict[str, dict[str, list[fl
     for job in seen.jobs.values():
         if job.state is not JobState.RUNNING:
             continue
-        left = _left_s(job, seen, snapshot)
+        left = _left_s(job, seen)
         for node, gpus in placed(job, seen.nodes).items():
             add(node, gpus, left)
     return found
 
 
-def _left_s(job: Job, seen: Observed, snapshot: Snapshot) -> float:
+def _left_s(job: Job, seen: Observed) -> float:
     """Seconds until a running job ends: by its work at the speed that it reports, else by its
     limit."""
     progress = seen.progress.get(job.id)

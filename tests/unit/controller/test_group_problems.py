@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 from hand_made import CONFIG, NOW, RATES, config, nodes, seen
 
+from slurm_hadar.controller.announcements import Announcements
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.group_problems import group_news, group_problems
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.tick import Controller, _Mode
@@ -70,29 +72,36 @@ def test_a_tick_tells_of_it_once_and_that_it_is_over():
     assert said[4] == ["partitions.groups.gpu works again"]
 
 
-def test_the_controller_says_it_with_what_else_is_new(tmp_path):
-    store = Store.open(tmp_path / "state")
-    slurm = SimpleNamespace(traffic=Traffic(), queries={})
-    controller = Controller(GROUP, slurm, store, RATES, os.getuid())
-    controller.rules._fault, controller.rules._cure = "slurmdbd is silent", "restart it"
-    messages = controller._news(without("p100"), _Mode(True))[0]
+@pytest.fixture
+def store(tmp_path):
+    found = Store.open(tmp_path / "state")
+    yield found
+    found.close()
+
+
+def announcements(store, rules=None):
+    return Announcements(GROUP, store, rules or AccountingLimits(None, GROUP))
+
+
+def test_it_is_said_with_what_else_is_new(store):
+    rules = AccountingLimits(None, GROUP)
+    rules._fault, rules._cure = "slurmdbd is silent", "restart it"
+    messages = announcements(store, rules).of_cluster(without("p100"))
     assert [one.partition(": ")[0] for one in messages] == [
         "partitions.groups.gpu",
         "slurmdbd is silent",
     ]
-    store.close()
 
 
-def test_ticks_of_a_timer_say_once_that_a_group_does_not_work(tmp_path):
+def test_ticks_of_a_timer_say_once_that_a_group_does_not_work(store):
     """Each of them is a process of its own; one that fails has said nothing."""
-    store = Store.open(tmp_path / "state")
 
     def tick(observed, fails=False):
         slurm = SimpleNamespace(traffic=Traffic(), queries={})
         controller = Controller(GROUP, slurm, store, RATES, os.getuid())
 
         def whole(mode, _):
-            words = controller._news(observed, mode)[0]
+            words = controller._announcements.of_cluster(observed)
             if fails:
                 raise SlurmError("no answer")
             return len(words)
@@ -104,19 +113,23 @@ def test_ticks_of_a_timer_say_once_that_a_group_does_not_work(tmp_path):
         tick(without("p100"), fails=True)
     said = [tick(one) for one in (without("p100"), without("p100"), seen([]), seen([]))]
     assert said == [1, 0, 1, 0]
-    store.close()
 
 
-def test_why_nothing_is_changed_is_said_when_it_begins_and_when_it_ends(tmp_path):
-    store = Store.open(tmp_path / "state")
-    slurm = SimpleNamespace(traffic=Traffic(), queries={})
-    controller = Controller(GROUP, slurm, store, RATES, os.getuid())
-    controller._pass = lambda _, words: words
+def test_why_nothing_is_changed_is_said_when_it_begins_and_when_it_ends(store):
+    """By a tick that fails nothing is said."""
+    ours = announcements(store)
+
+    def tick(why_not, fails=False):
+        words = ours.of_changes(why_not)
+        if not fails:
+            ours.reported()
+        return words
+
     whys = ("", "a is active", "a is active", "b is active", "", "")
-    said = [controller._pass_because(_Mode(False), why) for why in whys]
     sent = ("changes are sent again",)
-    assert said == [(), ("a is active",), (), ("b is active",), sent, ()]
-    store.close()
+    expected = [(), ("a is active",), (), ("b is active",), sent, ()]
+    assert [tick(why) for why in whys] == expected
+    assert tick("a is active", fails=True) == tick("a is active") == ("a is active",)
 
 
 def test_status_shows_it_to_the_operator_as_long_as_it_lasts():

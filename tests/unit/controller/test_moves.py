@@ -343,7 +343,7 @@ def settled(context, cluster, clock, known=None):
     number = context.store.begin("1", "move", "asked", NOW, TO_V100)
     context.store.advance(number, "requeued", NOW)
     slept = []
-    said = settle(replace(context, cluster=cluster), known or {}, clock, slept.append)
+    said = settle(replace(context, cluster=cluster, clock=clock), known or {}, slept.append)
     return said, slept, cluster.traffic.queries["jobs"]
 
 
@@ -351,7 +351,10 @@ def test_under_the_stop_file_moves_are_not_followed_any_further(context):
     cluster = Asked(jobs=[HERE])
     begun(context)
     said = settle(
-        replace(context, cluster=cluster), {}, lambda: NOW, lambda _: None, lambda: "stop exists"
+        replace(context, cluster=cluster, clock=lambda: NOW),
+        {},
+        lambda _: None,
+        lambda: "stop exists",
     )
     assert said == ["moves in progress wait: stop exists"] and not cluster.traffic.queries
 
@@ -369,7 +372,7 @@ def test_a_job_that_ended_when_it_was_asked_is_looked_at_once(context):
     details = {**TO_V100, "habit": "signal", "restarts": 0}
     context.store.begin("1", "move", "asked", NOW, details)
     cluster = Asked(jobs=[ended])
-    settle(replace(context, cluster=cluster), {}, lambda: NOW, lambda _: None)
+    settle(replace(context, cluster=cluster, clock=lambda: NOW), {}, lambda _: None)
     assert cluster.traffic.queries["jobs"] == 1
 
 

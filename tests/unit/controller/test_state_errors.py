@@ -9,18 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hand_made import RATES, config
+from hand_made import config
 from missing import needs_root
 
 from slurm_hadar.cli import common
+from slurm_hadar.controller.announcements import Announcements
 from slurm_hadar.controller.journal import state_errors, store_file
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.lock import only_one
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.tick import Controller, _Mode
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.steering import Steering
-from slurm_hadar.slurm.traffic import Traffic
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,9 @@ def test_a_new_folder_is_not_called_a_lost_one(tmp_path, steered, says):
     """An admin may have made it on purpose."""
     site = config(f'[site]\nstate_dir = "{tmp_path}/state"\n')
     store = Store.open(site.site.state_dir)
-    slurm = SimpleNamespace(traffic=Traffic(), queries={})
     ours = {str(number): Steering() for number in range(steered)}
     seen = Observed(now=1.0, jobs={}, nodes={}, partitions={}, steering=ours)
-    said = Controller(site, slurm, store, RATES, os.getuid())._news(seen, _Mode(True))[0]
+    said = Announcements(site, store, AccountingLimits(None, site)).of_cluster(seen)
     assert len(said) == bool(says) and all(says in one and "lost" not in one for one in said)
     assert all(str(site.site.state_dir) in one and "history begin anew" in one for one in said)
     store.close()

@@ -218,7 +218,7 @@ def _promises(
 
 def _ends(line: Sequence[WaitingJob], snapshot: Snapshot, seen: Observed) -> FloatArray:
     """(W,) s from now until each job would end without any exchange."""
-    pools = waits.released(seen, snapshot)
+    pools = waits.released(seen)
     counts, times = [], []
     for one in line:
         known = snapshot.schedulable.get(one.job.id)

@@ -164,7 +164,6 @@ def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
 def settle(
     context: ActionContext,
     known: Mapping[str, Job],
-    clock: Callable[[], float],
     sleep: Callable[[float], None],
     why_not: Callable[[], str] = str,
     obstacles: Obstacles = _no_obstacle,
@@ -176,7 +175,7 @@ def settle(
     more, empty where it may.
     """
     said: list[str] = []
-    end = clock() + context.config.moving.settle_s
+    end = context.clock() + context.config.moving.settle_s
     folder, traffic = context.config.site.exchange_dir, context.cluster.traffic
     # The clock may be set back meanwhile, so the looks are counted too.
     looks = 1 + ceil(context.config.moving.settle_s / _POLL_S)
@@ -190,9 +189,7 @@ def settle(
         owners = {name: known[name].uid for name in names if name in known}
         progress = read_all_progress(folder, owners)
         ripe = any(
-            _ripe(entry, progress.get(entry.job), clock())
-            for entry in entries
-            if entry.job not in ended
+            _ripe(entry, progress.get(entry.job)) for entry in entries if entry.job not in ended
         )
         # The other half of a minute's requests is for the next tick and for what is sent.
         stopped = why_not()
@@ -208,9 +205,9 @@ def settle(
             if stopped:
                 return [*said, f"moves in progress wait: {stopped}"]
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
-            said += advance(context, jobs, progress, clock(), obstacles).said
+            said += advance(context, jobs, progress, context.clock(), obstacles).said
         looks -= 1
-        if clock() >= end or looks == 0:
+        if context.clock() >= end or looks == 0:
             return said
         sleep(_POLL_S)
 
@@ -231,7 +228,7 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
     return found
 
 
-def _ripe(entry: Entry, progress: Progress | None, now: float) -> bool:
+def _ripe(entry: Entry, progress: Progress | None) -> bool:
     """Whether asking Slurm about a move may get it further."""
     if entry.phase != "asked" or entry.details.get("habit", "yes") != "yes":
         return True

@@ -1,0 +1,50 @@
+"""What a tick tells the operator once: that something begins, and that it is over."""
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.journal.state_errors import new_file_message
+from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
+from slurm_hadar.controller.observation.group_problems import group_news, group_problems
+from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.observed import Observed
+
+_GROUPS = "group_problems"
+"""Under this name the store keeps what was reported of them."""
+
+
+class Announcements:
+    """Says what has changed since the last tick that came to its end."""
+
+    def __init__(self, config: Config, store: Store, rules: AccountingLimits) -> None:
+        self._config, self._store, self._rules = config, store, rules
+        self._lost_gpus = LostGpus()
+        self._group_problems: dict[str, str] = {}
+        self._why_not, self._said_why_not = "", ""
+        """Why nothing is changed: as this tick has it, and as the last one said it."""
+
+    def of_changes(self, why_not: str) -> tuple[str, ...]:
+        """Why this tick changes nothing, or that changes are sent again (``why_not`` is empty),
+        where the one before said otherwise."""
+        self._why_not = why_not
+        return () if why_not == self._said_why_not else (why_not or "changes are sent again",)
+
+    def of_cluster(self, seen: Observed) -> list[str]:
+        """What the operator should know of the state file, lost GPUs, groups of partitions and
+        the accounting database."""
+        words = list(self._store.notes)
+        # Of a new installation no job can tell.
+        if self._store.new and seen.steering:
+            words.append(new_file_message(self._config.site.state_dir, len(seen.steering)))
+        words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
+        # Of ticks of a timer each is a process of its own.
+        self._group_problems = group_problems(seen, self._config)
+        words += group_news(self._store.policy_state(_GROUPS), self._group_problems)
+        words += self._rules.news()
+        return words
+
+    def reported(self) -> None:
+        """The tick came to its end, so the operator knows. Raises sqlite3.Error."""
+        self._store.opening_reported()
+        if self._store.policy_state(_GROUPS) != self._group_problems:
+            self._store.keep_policy_state(_GROUPS, dict(self._group_problems))
+        self._said_why_not = self._why_not
