@@ -48,6 +48,7 @@ from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
 if TYPE_CHECKING:  # where a controller answers, nothing of it is loaded here
+    from slurm_hadar.controller.journal.store import Store
     from slurm_hadar.controller.tick import Controller
 
 _SHORTEST_WATCH_S, _LONGEST_WATCH_S = 2.0, 86400.0
@@ -309,15 +310,12 @@ def overview_of(site: Config, live: bool) -> Overview:
 
 def _own(site: Config) -> Overview:
     """Told to the controller's user, from Slurm and the state file as they are now."""
-    from slurm_hadar.controller.journal import tick_fault
-
     with reader_of(site) as controller:
         widen_own(site)
         seen = controller.observe()
         beat = read_heartbeat(site.site.exchange_dir, site.controller_uid)
         since = overview.midnight(seen.now)
-        # Under a timer none answers.
-        fault = _fault(site) or tick_fault.latest(controller.store) or _unwritable(site)
+        fault = latest_fault(site, controller.store)
         sight = Sight(
             seen,
             site,
@@ -329,6 +327,15 @@ def _own(site: Config) -> Overview:
             in_vain=controller.store.all_in_vain(Kind.MOVE.value),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
+
+
+def latest_fault(site: Config, store: "Store") -> str:
+    """Why the latest tick did nothing, or the next one will, as the controller's user sees it;
+    empty where neither is so. ``store``: its state file. Raises sqlite3.Error."""
+    from slurm_hadar.controller.journal import tick_fault
+
+    # Under a timer none answers.
+    return _fault(site) or tick_fault.latest(store) or _unwritable(site)
 
 
 def _unwritable(site: Config) -> str:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slurm_hadar import config
-from slurm_hadar.cli import common, status
+from slurm_hadar.cli import common, doctor, status
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.observation.observed import Observed
@@ -151,6 +151,10 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     kept["fault"] = {"what": "the heartbeat cannot be written", "time_s": time.time()}
     fault = status.overview_of(site, live=False).controller.fault
     assert fault.endswith(" failed: the heartbeat cannot be written")
+    heard = []
+    monkeypatch.setattr(doctor.job_report, "of_controller", lambda *given: heard.append(given) or 1)
+    doctor._report(site, "7")
+    assert heard == [(controller, "7", fault)], "hadar doctor says the same"
 
 
 def ids(output):
