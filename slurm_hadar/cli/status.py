@@ -127,7 +127,8 @@ def status(
         with contextlib.suppress(KeyboardInterrupt):
             strict = True
             while True:
-                _show(chosen_overview(site, chosen, live=True, strict=strict), why, again=True)
+                shown = chosen_overview(site, chosen, live=True, strict=strict)
+                _show(shown, why, chosen.why_none(shown, own_name(site)), again=True)
                 strict = False
                 time.sleep(watch)
         return
@@ -140,7 +141,7 @@ def status(
     if as_json:
         print_json("status", asdict(found))
     else:
-        _show(found, why)
+        _show(found, why, chosen.why_none(found, own_name(site)))
 
 
 def explain(
@@ -233,6 +234,18 @@ class Choice:
             and (not self.jobs or not row.names.isdisjoint(self.jobs))
         ]
         return sorted(found, key=SORTS[self.sort], reverse=self.reverse)
+
+    def why_none(self, found: Overview, own: str) -> str:
+        """What to print where no job is left to show beside those that ``found`` counts; ``own`` as
+        in :meth:`of`."""
+        if not found.managed:
+            return report.NO_JOBS
+        if own and not (self.users or self.accounts or self.states or self.types or self.jobs):
+            return (
+                "No managed jobs of yours to show. Those counted above are other users' "
+                "(hadar status --user all)."
+            )
+        return "No managed jobs to show: none of those counted above is as asked for."
 
     def require_known(self, found: Overview, site: Config) -> None:
         """Raises HadarError for a job, GPU type, user or account that is not there."""
@@ -356,12 +369,13 @@ def _fault(site: Config) -> str:
     return str(answer.get("fault", "")) if isinstance(answer, dict) else ""
 
 
-def _show(found: Overview, why: bool, again: bool = False) -> None:
+def _show(found: Overview, why: bool, none: str, again: bool = False) -> None:
+    """``none``: see :meth:`Choice.why_none`."""
     console = text.console()
     terminal = sys.stdout.isatty()
     width = console.width if terminal else None
     lines = report.summary(found, time.time())
-    lines += [Text(""), *report.table(found.rows, width, why)]
+    lines += [Text(""), *report.table(found.rows, width, why, none)]
     if terminal and again:
         # No more than the screen has, so that the summary stays in sight.
         console.clear()
