@@ -43,7 +43,7 @@ from slurm_hadar.controller.lock import (
     takes_over,
 )
 from slurm_hadar.controller.observation.group_problems import group_news, group_problems
-from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.report import TickReport
@@ -59,8 +59,8 @@ from slurm_hadar.slurm.cluster import Cluster
 
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
-_GROUPS = "group_problems"
-"""Under this name the store keeps what was reported of them."""
+_GROUPS, _LOST, _ACCOUNTING = "group_problems", "lost_gpus", "accounting_faults"
+"""Under these names the store keeps what was reported of them."""
 _LOOK_AGAIN_S = 5.0
 """Where Slurm takes longer to show all, a tick looks once, and moves that are ripe wait for the
 next."""
@@ -118,8 +118,8 @@ class Controller:
         self.gpus = self.learning.gpus
         self._room = True
         self._read_s = 0.0
-        self._lost_gpus = LostGpus()
-        self._group_problems: dict[str, str] = {}
+        self._reported: dict[str, dict[str, str]] = {}
+        """What this tick found of what is said once, by its name in the store."""
         self._why_not = ""
         """Why nothing was changed, as the last tick said it."""
         self.backoff = Backoff(config, cluster.traffic, store)
@@ -203,8 +203,9 @@ class Controller:
             if mode.keep:
                 self.store.opening_reported()
                 tick_fault.clear(self.store)
-                if self.store.policy_state(_GROUPS) != self._group_problems:
-                    self.store.keep_policy_state(_GROUPS, dict(self._group_problems))
+                for name, found in self._reported.items():
+                    if self.store.policy_state(name) != found:
+                        self.store.keep_policy_state(name, dict(found))
             return report
 
     def _whole_pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
@@ -294,11 +295,16 @@ class Controller:
             words.append(new_file_message(self.config.site.state_dir, len(seen.steering)))
         # First: of what this tick sends nothing can be seen yet.
         late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
-        words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
         # Of ticks of a timer each is a process of its own.
-        self._group_problems = group_problems(seen, self.config)
-        words += group_news(self.store.policy_state(_GROUPS), self._group_problems)
-        words += self.rules.news()
+        self._reported = {
+            _LOST: lost_gpus(seen.nodes.values(), seen.jobs.values()),
+            _GROUPS: group_problems(seen, self.config),
+            _ACCOUNTING: self.rules.faults,
+        }
+        known = {name: self.store.policy_state(name) for name in self._reported}
+        words += lost_news(known[_LOST], self._reported[_LOST])
+        words += group_news(known[_GROUPS], self._reported[_GROUPS])
+        words += self.rules.news(known[_ACCOUNTING])
         return words, late
 
     def _carry_on(

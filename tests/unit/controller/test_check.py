@@ -17,7 +17,7 @@ from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.journal.store import make_private
-from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, JobState
 from slurm_hadar.domain.node import Partition
@@ -188,13 +188,10 @@ def test_gpus_that_slurm_lost_are_a_problem_with_its_cure():
 
 
 def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
-    lost, news = replace(node("v1"), gpus_used={"v100": 2}), LostGpus()
-    assert [len(news.news(one, [])) for one in ([lost], [lost], [node("v1")], [lost])] == [
-        1,
-        0,
-        0,
-        1,
-    ]
+    lost = replace(node("v1"), gpus_used={"v100": 2})
+    found = [lost_gpus([one], []) for one in (lost, lost, node("v1"), lost)]
+    said = [lost_news(known, now) for known, now in zip([{}, *found], found, strict=False)]
+    assert [len(one) for one in said] == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
