@@ -31,6 +31,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
@@ -283,6 +284,7 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
     present = {key: job_updates.present(job, steered, key) for key in was}
     found = [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
+        f"{_why_nice(job, steered, value) if key == 'Nice' else ''}"
         for key, value in was.items()
         # Of a job that runs Slurm shows the partition only in which it does.
         if value != present[key] and not (job.nodes and present[key] in value.split(","))
@@ -291,6 +293,18 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
         ends = formats.moment(steered.ends)
         found.append(f"Partition: it {waits_for(steered)}, and is expected to end at {ends}")
     return found
+
+
+def _why_nice(job: Job, steered: Steering, own: str) -> str:
+    """Why a job that waits has another Nice than its ``own``, which its owner asked for: known
+    without the controller's file too. Empty for one that was set since by somebody else."""
+    ours = steered.wrote.get("Nice") in (None, str(job.nice))
+    if job.state is not JobState.PENDING or not ours:
+        return ""
+    if job.restarts:
+        return ": for the age that it lost by a requeue, until it runs"
+    later = "a later" if job.nice > int(own) else "an earlier"
+    return f": it has {later} place in the queue, exchanged with managed jobs (queue.exchange)"
 
 
 def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:

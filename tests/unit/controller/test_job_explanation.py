@@ -97,6 +97,23 @@ def test_each_changed_field_is_reported_with_its_owners_value():
     assert changed(one, seen([one]), SITE) == []
 
 
+@pytest.mark.parametrize(
+    ("nice", "restarts", "why"),
+    [
+        (200, 0, ": it has a later place in the queue, exchanged with managed jobs (queue.excha"),
+        (-50, 0, ": it has an earlier place in the queue, exchanged with managed jobs (queue.ex"),
+        (-50, 1, ": for the age that it lost by a requeue, until it runs"),
+    ],
+)
+def test_a_nice_of_ours_has_its_reason_also_without_the_controllers_file(nice, restarts, why):
+    one = job(nice=nice, restarts=restarts)
+    known = {"1": Steering(time=NOW, was={"Nice": "100"}, wrote={"Nice": str(nice)})}
+    (line,) = changed(one, seen([one], steering=known), SITE)
+    assert line.startswith(f"Nice: {nice} (asked for: 100){why}")
+    (line,) = changed(replace(one, nice=7), seen([one], steering=known), SITE)
+    assert line == "Nice: 7 (asked for: 100)", "somebody else set it since the last tick"
+
+
 def test_the_list_that_hbatch_wrote_is_reported_before_any_tick():
     declared = replace(LIST, partitions=("gpu",))
     one = job(partitions=("v100", "p100"), declaration=declared)
