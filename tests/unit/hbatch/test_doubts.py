@@ -269,6 +269,8 @@ def doubts(done):
         ("#HADR gpus=1 types=any", [], "#HADAR"),
         ("#HADDAR types=any", [], "#HADAR"),
         ("#HADAR gpus=1 model=resnet51", [], "did you mean resnet50?"),
+        ("#HADAR gpus=1 model=ResNet-81", [], "did you mean resnet18?"),
+        ("#HADAR gpus=1 model=resnet82", [], ""),
         ("#HADAR gpus=1 tasks=8 checkpoint=yes", [], "tasks=8 has no effect without fork=1-N"),
         ("#HADAR gpus=1 fork=1-4 tasks=8 checkpoint=yes", [], ""),
         ("#HADAR gpus=1 fork=1-4", [], "fork=1-4 has no effect without checkpoint=yes"),
