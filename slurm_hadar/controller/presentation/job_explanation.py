@@ -1,7 +1,7 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import floor
 from typing import Protocol
 
@@ -107,15 +107,18 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         again_s = done_again_s(job, seen)
         again = f"; a move now repeats {again_s:.0f} s of work besides" if again_s >= 1 else ""
         hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}{again}")
+    reason, moved = _reason(job, decision, history, seen, controller.config)
+    row = row_of(job, seen, decision, in_vain=moves_in_vain(history))
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
-        row=row_of(job, seen, decision, in_vain=moves_in_vain(history)),
+        # Where it was is no answer.
+        row=replace(row, here={}, nodes="") if moved else row,
         declaration=_declared(job.declaration or Declaration()),
         rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=_reason(job, decision, history, seen, controller.config),
+        reason=reason,
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *not_steered(job),
@@ -154,11 +157,16 @@ def reason_now(job: Job, decision: Decision) -> str:
 
 def _reason(
     job: Job, decision: Decision | None, history: list[Entry], seen: Observed, config: Config
-) -> str:
+) -> tuple[str, bool]:
+    """Why the job is where it is, and whether it has been moved since it was seen."""
+    decided = reason_now(job, decision) if decision else ""
     moves = (one for one in history if one.kind == Kind.MOVE.value)
-    if (entry := next(moves, None)) is not None and move_text.is_under_way(entry, job):
-        return move_text.under_way(entry, seen, config)
-    return reason_now(job, decision) if decision else ""
+    if (entry := next(moves, None)) is not None:
+        if move_text.is_under_way(entry, job):
+            return move_text.under_way(entry, seen, config), False
+        if moved := move_text.moved_since(entry, seen):
+            return f"{moved}; {decided}".removesuffix("; "), True
+    return decided, False
 
 
 def named(seen: Observed, id_: str) -> str:

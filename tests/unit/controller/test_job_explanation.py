@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hand_made import NOW, RATES, config, job, running, seen
 
+from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
@@ -224,6 +225,29 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+def test_an_explanation_names_no_place_that_the_job_was_moved_from_since(tmp_path):
+    """A daemon answers of its last tick, which looked at Slurm before it moved the job."""
+    one = running("1", {"k1": {"k80": 1}}, declaration=LIST)
+    details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0}
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(
+            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
+        )
+        controller.observe = lambda: seen([one])
+        store.decisions.record([Decision("1", NOW, "1 x v100 on v1", "it is faster there")])
+        move = store.begin("1", "move", "asked", NOW + 1, details)
+        assert explanation_of(controller, "1").row.here == {"k80": 1}, "while it saves"
+        store.end(move, MOVED, NOW + 4)
+        found = explanation_of(controller, "1")
+        assert found.row.here == {} and not found.row.nodes
+        said = "moved to 1 x v100 on v1 since the controller last looked at Slurm"
+        assert found.reason == f"{said}; it is faster there"
+        there = running("1", {"v1": {"v100": 1}}, declaration=LIST, restarts=1)
+        controller.observe = lambda: seen([there], now=NOW + 9)
+        found = explanation_of(controller, "1")
+        assert found.row.here == {"v100": 1} and found.reason == "it is faster there"
 
 
 def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(tmp_path):
