@@ -98,6 +98,8 @@ def doubts(done):
         ("#HADAR gpus=2-6 checkpoint=yes", [], "of gpus=2-6 the job gets at most 4"),
         ("#HADAR gpus=1-64 nodes=1-8 checkpoint=yes", ["-G4", "-N1-8"], ""),
         ("#HADAR gpus=1-64 checkpoint=yes", ["-G8"], ""),
+        ("#HADAR gpus=1-40 checkpoint=yes", ["-G1", "-N1"], "of gpus=1-40 the job gets at most 4"),
+        ("#HADAR gpus=5-8 checkpoint=yes", ["-G8", "-N1"], "gpus=5-8 has no effect: no node that"),
         ("#HADAR gpus=3", ["--gres=gpu:3"], ""),
         ("#HADAR gpus=8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
         ("#HADAR gpus=1-8", ["-N2", "--gres=gpu:2"], "on 2 nodes the job keeps"),
