@@ -46,12 +46,12 @@ def of_submit(
     if number > 1:
         other = span[0] != span[-1] or (each > 0 and span[0] != number * each)
         return _no_effect(declaration, _fixed(number)) if other else ""
-    if "gpus" in held and not isinstance(span, CountList):
+    if "gpus" in held and "nodes" not in held and not isinstance(span, CountList):
         # Slurm may spread these over nodes.
         return of_one_count(declaration, held)
     sizes = [sum(node.values()) for node in _open_to(declaration, nodes())]
     why = _of_sizes(span, 1, False, {*sizes})
-    if why and not each:
+    if why and not each and "gpus" not in held:
         return f"gpus={span[0]} is asked of Slurm, and {why}"
     found = _no_effect(declaration, why) or of_one_count(declaration, held)
     return found or _out_of_reach(declaration, 1, sizes)

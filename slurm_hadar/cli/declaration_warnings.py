@@ -197,18 +197,29 @@ def _of_several_nodes(
 
 
 def _of_the_model(model: str, site: WrapperSite | None) -> Iterator[str]:
-    """A name that differs from a known one in little, and in more than its numbers or in one digit
-    only: resnet51 is a mistake, and resnet101 is another model."""
+    """A name that differs from a known one in little, and in more than its numbers, in one digit
+    only, or in the order of two: resnet51 and resnet81 are mistakes, and resnet101 is another
+    model."""
     key = _letters_and_digits(model)
     if site is None or not key or key in site.models:
         return
     from difflib import get_close_matches
 
     for near in get_close_matches(key, site.models, n=3, cutoff=_LIKE):
-        one_other = len(near) == len(key) and sum(map(str.__ne__, near, key)) == 1
-        if one_other or re.sub(r"\d", "", near) != re.sub(r"\d", "", key):
+        if _is_one_slip(near, key) or re.sub(r"\d", "", near) != re.sub(r"\d", "", key):
             yield f"model={model} is not known here; did you mean {near}?"
             return
+
+
+def _is_one_slip(one: str, other: str) -> bool:
+    """Whether two names differ in one character, or in the order of two neighbours."""
+    if len(one) != len(other):
+        return False
+    wrong = [at for at, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]]
+    if len(wrong) != 2:
+        return len(wrong) == 1
+    first, second = wrong
+    return second == first + 1 and one[first] == other[second] and one[second] == other[first]
 
 
 def _letters_and_digits(model: str) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,16 @@ from slurm_hadar.cli.common import (
     owned,
     print_json,
 )
-from slurm_hadar.cli.status import answered
+from slurm_hadar.cli.status import answered, latest_fault
 from slurm_hadar.config import Config
 from slurm_hadar.controller.presentation import job_report
 from slurm_hadar.domain.errors import UnknownJobError
 from slurm_hadar.reports import text
 from slurm_hadar.reports.job_report import JobReport, format_report
 from slurm_hadar.slurm.commands import checked_id
+
+if TYPE_CHECKING:  # where a controller answers, nothing of it is loaded here
+    from slurm_hadar.controller.tick import Controller
 
 
 def add_to(app: typer.Typer) -> None:
@@ -51,7 +54,10 @@ def doctor(
 
 
 def _report(site: Config, job: str) -> JobReport:
-    found = answered(site, "doctor", JobReport, job, job_report.of_controller)
+    def read(controller: "Controller", id_: str) -> JobReport:
+        return job_report.of_controller(controller, id_, latest_fault(site, controller.store))
+
+    found = answered(site, "doctor", JobReport, job, read)
     found = found or job_report.of_owner(site, cluster_of(site), job, time.time())
     if found is None:
         owned(site)

@@ -45,10 +45,10 @@ def check(
     """Check configuration, rights and folders; exit 1 on a
     problem."""
     path = config or configuration.find()
-    site = configuration.load_believed(path)
+    site = configuration.load_to_check(path)
     found = list(checking.findings(site))
     names = replace(names_of(site), sbatch=submits_with(site, found))
-    if write:
+    if write and not site.ignored:
         write_wrapper_site(site, path, names)
     found.append(checking.wrapper_finding(site, path, names))
     if as_json:

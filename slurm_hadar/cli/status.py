@@ -48,6 +48,7 @@ from slurm_hadar.reports.text import Explanation, StatusRow
 from slurm_hadar.slurm.commands import checked_id
 
 if TYPE_CHECKING:  # where a controller answers, nothing of it is loaded here
+    from slurm_hadar.controller.journal.store import Store
     from slurm_hadar.controller.tick import Controller
 
 _SHORTEST_WATCH_S, _LONGEST_WATCH_S = 2.0, 86400.0
@@ -126,7 +127,8 @@ def status(
         with contextlib.suppress(KeyboardInterrupt):
             strict = True
             while True:
-                _show(chosen_overview(site, chosen, live=True, strict=strict), why, again=True)
+                shown = chosen_overview(site, chosen, live=True, strict=strict)
+                _show(shown, why, chosen.why_none(shown, own_name(site)), again=True)
                 strict = False
                 time.sleep(watch)
         return
@@ -139,7 +141,7 @@ def status(
     if as_json:
         print_json("status", asdict(found))
     else:
-        _show(found, why)
+        _show(found, why, chosen.why_none(found, own_name(site)))
 
 
 def explain(
@@ -233,6 +235,18 @@ class Choice:
         ]
         return sorted(found, key=SORTS[self.sort], reverse=self.reverse)
 
+    def why_none(self, found: Overview, own: str) -> str:
+        """What to print where no job is left to show beside those that ``found`` counts; ``own`` as
+        in :meth:`of`."""
+        if not found.managed:
+            return report.NO_JOBS
+        if own and not (self.users or self.accounts or self.states or self.types or self.jobs):
+            return (
+                "No managed jobs of yours to show. Those counted above are other users' "
+                "(hadar status --user all)."
+            )
+        return "No managed jobs to show: none of those counted above is as asked for."
+
     def require_known(self, found: Overview, site: Config) -> None:
         """Raises HadarError for a job, GPU type, user or account that is not there."""
         rows = found.rows
@@ -309,15 +323,12 @@ def overview_of(site: Config, live: bool) -> Overview:
 
 def _own(site: Config) -> Overview:
     """Told to the controller's user, from Slurm and the state file as they are now."""
-    from slurm_hadar.controller.journal import tick_fault
-
     with reader_of(site) as controller:
         widen_own(site)
         seen = controller.observe()
         beat = read_heartbeat(site.site.exchange_dir, site.controller_uid)
         since = overview.midnight(seen.now)
-        # Under a timer none answers.
-        fault = _fault(site) or tick_fault.latest(controller.store) or _unwritable(site)
+        fault = latest_fault(site, controller.store)
         sight = Sight(
             seen,
             site,
@@ -329,6 +340,15 @@ def _own(site: Config) -> Overview:
             in_vain=controller.store.all_in_vain(Kind.MOVE.value),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
+
+
+def latest_fault(site: Config, store: "Store") -> str:
+    """Why the latest tick did nothing, or the next one will, as the controller's user sees it;
+    empty where neither is so. ``store``: its state file. Raises sqlite3.Error."""
+    from slurm_hadar.controller.journal import tick_fault
+
+    # Under a timer none answers.
+    return _fault(site) or tick_fault.latest(store) or _unwritable(site)
 
 
 def _unwritable(site: Config) -> str:
@@ -349,12 +369,13 @@ def _fault(site: Config) -> str:
     return str(answer.get("fault", "")) if isinstance(answer, dict) else ""
 
 
-def _show(found: Overview, why: bool, again: bool = False) -> None:
+def _show(found: Overview, why: bool, none: str, again: bool = False) -> None:
+    """``none``: see :meth:`Choice.why_none`."""
     console = text.console()
     terminal = sys.stdout.isatty()
     width = console.width if terminal else None
     lines = report.summary(found, time.time())
-    lines += [Text(""), *report.table(found.rows, width, why)]
+    lines += [Text(""), *report.table(found.rows, width, why, none)]
     if terminal and again:
         # No more than the screen has, so that the summary stays in sight.
         console.clear()

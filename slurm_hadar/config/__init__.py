@@ -13,7 +13,15 @@ from slurm_hadar.config.cluster import (
     Slurm,
     Wrapper,
 )
-from slurm_hadar.config.reader import TO_ASK, find, load, load_believed, parse, wrapper_path
+from slurm_hadar.config.reader import (
+    TO_ASK,
+    find,
+    load,
+    load_believed,
+    load_to_check,
+    parse,
+    wrapper_path,
+)
 from slurm_hadar.config.reporting import AlertSettings, Energy, Log, Metrics, Status, Web
 from slurm_hadar.config.schema import Config, group_types, uid_of
 from slurm_hadar.config.steering import Backfill, ControllerSettings, Guards, Moving, Queue
@@ -44,6 +52,7 @@ __all__ = [
     "group_types",
     "load",
     "load_believed",
+    "load_to_check",
     "parse",
     "uid_of",
     "wrapper_path",

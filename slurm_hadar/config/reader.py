@@ -2,8 +2,10 @@
 
 import os
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -12,6 +14,9 @@ from slurm_hadar.config.mistakes import mistake
 from slurm_hadar.config.schema import Config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.paths import ENV
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 TO_ASK = frozenset(("version", "site", "slurm", "gpu_types", "partitions", "status"))
 """Tables that commands need which only look, or give a job back to its owner."""
@@ -33,6 +38,22 @@ def load_believed(path: Path, needed: Collection[str] | None = None) -> Config:
     return load(path, paths.opened, needed)
 
 
+def load_to_check(path: Path) -> Config:
+    """As :func:`load_believed`, without the keys at fault: :attr:`Config.ignored` names them all.
+
+    Raises UsageError where the file cannot be read, or is no TOML.
+    """
+    config = _parse(_text(path, paths.opened), str(path), _without_mistakes)
+    try:
+        _ = config.controller_uid
+    except UsageError as error:
+        site = config.site.model_copy(update={"controller_user": ""})
+        known = config.model_copy(update={"site": site})
+        known._notes, known._ignored = config.notes, (*config.ignored, str(error))
+        return known
+    return config
+
+
 def load(
     path: Path,
     opener: Callable[[str], int] | None = None,
@@ -43,8 +64,12 @@ def load(
     ``opener``: opens the file by its name; see :func:`load_believed`. ``needed``: see
     :func:`parse`.
     """
+    return parse(_text(path, opener), str(path), needed)
+
+
+def _text(path: Path, opener: Callable[[str], int] | None) -> str:
     try:
-        text = reading.content(path, reading.SITE_BYTES, opener).decode()
+        return reading.content(path, reading.SITE_BYTES, opener).decode()
     except FileNotFoundError:
         raise UsageError(
             f"no configuration at {path}; copy one of the site examples there, or set {ENV}"
@@ -53,7 +78,6 @@ def load(
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not TOML: byte {error.start} is not UTF-8") from None
-    return parse(text, str(path), needed)
 
 
 def parse(text: str, name: str, needed: Collection[str] | None = None) -> Config:
@@ -62,6 +86,15 @@ def parse(text: str, name: str, needed: Collection[str] | None = None) -> Config
     ``needed``: tables, of which :data:`TO_ASK` is one set. A mistake in another one is no error:
     that table takes its defaults, see :attr:`Config.ignored`. None: all are needed.
     """
+    return _parse(text, name, partial(_validated, needed=needed))
+
+
+_Validate = Callable[[dict[str, object]], tuple[Config, tuple[str, ...]]]
+"""From what the file has to the configuration, and sentences on what was left out of it. Raises
+ValidationError."""
+
+
+def _parse(text: str, name: str, validate: _Validate) -> Config:
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > reading.SITE_LINE:
             raise UsageError(
@@ -71,7 +104,7 @@ def parse(text: str, name: str, needed: Collection[str] | None = None) -> Config
     try:
         found = tomllib.loads(text)
         notes = _obsolete(found)
-        config, ignored = _validated(found, needed)
+        config, ignored = validate(found)
         config._notes, config._ignored = notes, ignored
         return config
     except tomllib.TOMLDecodeError as error:
@@ -79,7 +112,56 @@ def parse(text: str, name: str, needed: Collection[str] | None = None) -> Config
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
     except ValidationError as error:
-        raise UsageError(f"{name}: {mistake(error.errors()[0])}") from None
+        first, *others = _sentences(error.errors())
+        more = f"; hadar check names all {len(others) + 1} mistakes of the file" if others else ""
+        raise UsageError(f"{name}: {first}{more}") from None
+
+
+def _sentences(errors: Iterable["ErrorDetails"]) -> list[str]:
+    """One on each mistake; of a value that may be of several types pydantic has one for each."""
+    return list(dict.fromkeys(map(mistake, errors)))
+
+
+def _without_mistakes(found: dict[str, object]) -> tuple[Config, tuple[str, ...]]:
+    """The configuration without the keys at fault, and a sentence on each."""
+    said: list[str] = []
+    removed: set[tuple[str, ...]] = set()
+    while True:
+        try:
+            return Config.model_validate(found), tuple(said)
+        except ValidationError as error:
+            at_fault: dict[tuple[str, ...], list[ErrorDetails]] = {}
+            for one in error.errors():
+                at_fault.setdefault(_deepest(found, one["loc"]), []).append(one)
+            if () in at_fault:
+                raise
+            for place, errors in at_fault.items():
+                # A table may lack now just what was removed from it.
+                if not any(other[: len(place)] == place for other in removed):
+                    said += _sentences(errors)
+            for place in at_fault:
+                _remove(found, place)
+            removed |= at_fault.keys()
+
+
+def _deepest(found: dict[str, object], place: tuple[int | str, ...]) -> tuple[str, ...]:
+    """The part of a place that names a key of the file: behind it pydantic names entries of a list,
+    or the types that it tried."""
+    table: object = found
+    for at, part in enumerate(place):
+        if not isinstance(table, dict) or part not in table:
+            return tuple(map(str, place[:at]))
+        table = table[part]
+    return tuple(map(str, place))
+
+
+def _remove(found: dict[str, object], place: tuple[str, ...]) -> None:
+    *above, last = place
+    table: object = found
+    for part in above:
+        table = table.get(part) if isinstance(table, dict) else None
+    if isinstance(table, dict):
+        table.pop(last, None)
 
 
 def _validated(

@@ -5,11 +5,11 @@ from slurm_hadar.controller.journal.state_errors import new_file_message
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.group_problems import group_news, group_problems
-from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
 from slurm_hadar.controller.observation.observed import Observed
 
-_GROUPS = "group_problems"
-"""Under this name the store keeps what was reported of them."""
+_GROUPS, _LOST, _ACCOUNTING = "group_problems", "lost_gpus", "accounting_faults"
+"""Under these names the store keeps what was reported of them."""
 
 
 class Announcements:
@@ -17,8 +17,8 @@ class Announcements:
 
     def __init__(self, config: Config, store: Store, rules: AccountingLimits) -> None:
         self._config, self._store, self._rules = config, store, rules
-        self._lost_gpus = LostGpus()
-        self._group_problems: dict[str, str] = {}
+        self._found: dict[str, dict[str, str]] = {}
+        """What this tick found of what is said once, by its name in the store."""
         self._why_not, self._said_why_not = "", ""
         """Why nothing is changed: as this tick has it, and as the last one said it."""
 
@@ -35,16 +35,22 @@ class Announcements:
         # Of a new installation no job can tell.
         if self._store.new and seen.steering:
             words.append(new_file_message(self._config.site.state_dir, len(seen.steering)))
-        words += self._lost_gpus.news(seen.nodes.values(), seen.jobs.values())
         # Of ticks of a timer each is a process of its own.
-        self._group_problems = group_problems(seen, self._config)
-        words += group_news(self._store.policy_state(_GROUPS), self._group_problems)
-        words += self._rules.news()
+        self._found = {
+            _LOST: lost_gpus(seen.nodes.values(), seen.jobs.values()),
+            _GROUPS: group_problems(seen, self._config),
+            _ACCOUNTING: self._rules.faults,
+        }
+        known = {name: self._store.policy_state(name) for name in self._found}
+        words += lost_news(known[_LOST], self._found[_LOST])
+        words += group_news(known[_GROUPS], self._found[_GROUPS])
+        words += self._rules.news(known[_ACCOUNTING])
         return words
 
     def reported(self) -> None:
         """The tick came to its end, so the operator knows. Raises sqlite3.Error."""
         self._store.opening_reported()
-        if self._store.policy_state(_GROUPS) != self._group_problems:
-            self._store.keep_policy_state(_GROUPS, dict(self._group_problems))
+        for name, found in self._found.items():
+            if self._store.policy_state(name) != found:
+                self._store.keep_policy_state(name, dict(found))
         self._said_why_not = self._why_not

@@ -352,10 +352,10 @@ class Controller:
         notes = chain_requeues.notes(tick.others.jobs, self.config, past.chains)
         offered = changes.diff.of(Kind.STOP_IDLE)
         held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
-        barred = lent_places.notes(changes.places.memory, tick.others)
+        places = priority_exchange.notes(changes.places, tick.others)
         notes = {
-            id_: "".join(one.get(id_, "") for one in (notes, held, barred))
-            for id_ in {**notes, **held, **barred}
+            id_: "".join(one.get(id_, "") for one in (notes, held, places))
+            for id_ in {**notes, **held, **places}
         }
         left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
         return (

@@ -15,6 +15,7 @@ _LEAST_REASON = 24
 """Cells of a reason's column, below which another column is left out instead."""
 _GAP = 2
 _INDENT = 4
+NO_JOBS = "No managed jobs."
 CONTROLLER, STATE_FILE, SLURM = "controller", "state file", "Slurm"
 """The source of an overview."""
 _STAYS = re.compile(r"\bstays on [^();]*\([^()]*\)[,;]? ")
@@ -158,15 +159,17 @@ def _no_result(controller: ControllerState) -> str:
     return "the tick since then has no result yet"
 
 
-def table(rows: Sequence[StatusRow], width: int | None, why: bool = False) -> list[Text]:
+def table(
+    rows: Sequence[StatusRow], width: int | None, why: bool = False, none: str = NO_JOBS
+) -> list[Text]:
     """A header and one line for each job.
 
     ``width``: cells that a line may take, None: as many as it needs; columns that are empty or do
     not fit are left out, the least important first. ``why``: the whole reason stands below its job
-    instead.
+    instead. ``none``: what stands there where there is no row.
     """
     if not rows:
-        return [Text("No jobs to show.")]
+        return [Text(none)]
     shown = [_Column(*one) for one in _COLUMNS]
     cells = {column.head: [formats.plain(column.cell(row)) for row in rows] for column in shown}
     if width is not None:

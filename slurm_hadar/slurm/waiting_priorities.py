@@ -8,7 +8,7 @@ from slurm_hadar.domain.errors import SlurmError
 SHOWN = ("--noheader", "--format=%i|%Y|%A|%a|")
 """sprio's arguments."""
 _NUMBER = r"-?\d{1,20}(?:\.\d{1,20})?"
-_LINE = re.compile(rf"\s*(\d{{1,10}})\s*\|" + rf"\s*({_NUMBER})\s*\|" * 3 + r"\s*", re.ASCII)
+_LINE = re.compile(r"\s*(\d{1,10})\s*\|" + rf"\s*({_NUMBER})\s*\|" * 3 + r"\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,60 @@ def test_a_mistake_elsewhere_stops_no_command_that_only_looks():
     assert config.parse("[site]\n", "hadar.toml", config.TO_ASK).ignored == ()
 
 
+MANY = """
+version = 2
+[site]
+mod = "act"
+name = "lab"
+[controller.options]
+x = [1]
+y = {z = 1}
+w = 3
+[gpu_types.v100]
+memory = 16
+tflops = "fast"
+feature = "volta"
+[profiles]
+tables = ["a.json", 5]
+[alerts]
+enabled = "perhaps"
+preempt_held_idle_s = 5
+[guards]
+stop_file = "stop"
+[sight]
+a = 1
+"""
+
+
+def test_a_check_names_all_mistakes_and_reads_the_rest(tmp_path):
+    path = tmp_path / "hadar.toml"
+    path.write_text(MANY)
+    found = config.load_to_check(path)
+    assert [said.partition(": ")[0] for said in found.ignored] == [
+        *("version", "site.mod", "gpu_types.v100.tflops", "gpu_types.v100.memory"),
+        *("guards.stop_file", "controller.options.x", "controller.options.y"),
+        *("profiles.tables.0", "profiles.tables.1", "alerts.enabled", "sight"),
+    ]
+    assert found.site.name == "lab" and found.controller.options == {"w": 3}
+    assert found.gpu_types["v100"].feature == "volta" and found.alerts == config.AlertSettings()
+    with pytest.raises(UsageError) as caught:
+        config.load(path)
+    first, more = str(caught.value).split("; ")
+    assert first == f"{path}: version: takes 1, not 2"
+    assert more == "hadar check names all 11 mistakes of the file"
+    # What several keys of a table do wrong together is named once each of them is right.
+    path.write_text(MANY.replace('"perhaps"', "false"))
+    assert config.load_to_check(path).ignored[-2].startswith("alerts: preempt_held_idle_s needs")
+    path.write_text("[site]\nname = 'lab'\n")
+    assert config.load_to_check(path).ignored == ()
+    path.write_text("[site]\nmod = 1\ncontroller_user = 'nobody-of-that-name'\n")
+    mod, user = config.load_to_check(path).ignored
+    assert mod.startswith("site.mod: ") and "is no user of this machine" in user
+    path.write_text("[site")
+    with pytest.raises(UsageError, match="is not TOML"):
+        config.load_to_check(path)
+
+
 def test_what_has_no_effect_any_more_is_read_and_reported():
     old = "[lease]\nlength_s = 300\n[partitions]\nsteer = ['gpu']\nopt_in = ['lab']\n"
     found = config.parse(old, "hadar.toml")

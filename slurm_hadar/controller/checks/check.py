@@ -33,6 +33,13 @@ _EXPEDITES = (25, 11)
 
 def findings(config: Config) -> Iterator[Finding]:
     """Everything that is worth knowing before the controller is trusted."""
+    for mistake in config.ignored:
+        yield Finding(
+            "problem",
+            f"configuration: {mistake}",
+            "correct the file: no controller starts with it; what follows was checked without "
+            "that key",
+        )
     yield Finding(
         "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
     )
@@ -139,6 +146,13 @@ def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Fin
     """Whether hbatch sees this configuration, and the names that Slurm goes by: it reads a JSON
     beside the TOML."""
     path = wrapper_path(config_path)
+    if config.ignored:
+        # Without the keys at fault it would not be what the site means.
+        return Finding(
+            "problem",
+            f"{path} is neither compared nor written while the configuration has mistakes",
+            "correct them, then hadar check --write",
+        )
     if is_current(config, config_path, names):
         if lacks_batches(config_path):
             return Finding(

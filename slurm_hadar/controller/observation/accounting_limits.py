@@ -94,7 +94,6 @@ class AccountingLimits:
         self._pause_s = 0.0
         """From the last failed reading of the limits to the next one; 0 where it did not fail."""
         self._fault = self._cure = ""
-        self._reported = False
 
     def begin_tick(self, now: float) -> None:
         """Read the configuration anew. Raises ForbiddenIdentity where this process is SlurmUser,
@@ -154,10 +153,16 @@ class AccountingLimits:
         else:
             self._pause_s, self._fault = 0.0, ""
 
-    def news(self) -> list[str]:
-        """A sentence when the accounting database stops to answer, and one when it does again."""
-        was, self._reported = self._reported, bool(self._fault)
-        if self._reported == was:
+    @property
+    def faults(self) -> dict[str, str]:
+        """What is wrong with the accounting database; empty where nothing is."""
+        return {"database": self._fault} if self._fault else {}
+
+    def news(self, known: Mapping[str, object]) -> list[str]:
+        """A sentence when the accounting database stops to answer, and one when it does again.
+        ``known``: :attr:`faults` as they were reported last."""
+        was = bool(known)
+        if was == bool(self._fault):
             return []
         if was:
             return ["limits of the accounting database are read again"]

@@ -1,6 +1,6 @@
 """GPUs that Slurm counts as taken although no job has them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Node
@@ -28,15 +28,14 @@ def lost_gpus_message(node: Node) -> str:
     )
 
 
-class LostGpus:
-    """Reports each such node once, as long as it lasts."""
+def lost_gpus(nodes: Iterable[Node], jobs: Iterable[Job]) -> dict[str, str]:
+    """Such a node -> a sentence on it, with the cure."""
+    return {
+        node.name: f"{lost_gpus_message(node)}; an admin frees them: {CURE}"
+        for node in lost(nodes, jobs)
+    }
 
-    def __init__(self) -> None:
-        self._reported: frozenset[str] = frozenset()
 
-    def news(self, nodes: Iterable[Node], jobs: Iterable[Job]) -> list[str]:
-        """One sentence for each node that was not so at the last look."""
-        found = {node.name: node for node in lost(nodes, jobs)}
-        new = [node for name, node in found.items() if name not in self._reported]
-        self._reported = frozenset(found)
-        return [f"{lost_gpus_message(node)}; an admin frees them: {CURE}" for node in new]
+def lost_news(known: Mapping[str, object], found: Mapping[str, str]) -> list[str]:
+    """The sentence on each node that was not so at an earlier look, which found ``known``."""
+    return [words for name, words in found.items() if name not in known]

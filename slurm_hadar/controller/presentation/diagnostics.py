@@ -87,6 +87,11 @@ def _controller(known: JobContext) -> Iterator[Problem]:
         if config.site.mode == "act":
             cure = _why_it_observes(config)
         yield Problem("the controller is in observe mode: it changes nothing in Slurm", (cure,))
+    if known.fault:
+        yield Problem(
+            f"moves wait until the controller's ticks succeed again: {known.fault}",
+            ("as the controller's user: hadar check",),
+        )
 
 
 def _why_it_observes(config: Config) -> str:

@@ -18,7 +18,8 @@ from slurm_hadar.exchange.plan_file import JobPlan, read_plan
 class JobContext:
     """All that is known of one job. ``controller_uid``: whose files are believed; ``entries``
     oldest first; ``journal``: whether the controller's own file was read; ``omitted``: GPU type ->
-    why the job's list of partitions omits it."""
+    why the job's list of partitions omits it; ``fault``: why the latest tick failed, empty where it
+    did not or that is not known."""
 
     id: str
     seen: Observed
@@ -30,6 +31,7 @@ class JobContext:
     last: Decision | None = None
     journal: bool = True
     omitted: Mapping[str, str] = field(default_factory=dict)
+    fault: str = ""
 
     @property
     def job(self) -> Job | None:

@@ -1,7 +1,7 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import floor
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
@@ -106,15 +107,18 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         again_s = done_again_s(job, seen)
         again = f"; a move now repeats {again_s:.0f} s of work besides" if again_s >= 1 else ""
         hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}{again}")
+    reason, moved = _reason(job, decision, history, seen, controller.config)
+    row = row_of(job, seen, decision, in_vain=moves_in_vain(history))
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
-        row=row_of(job, seen, decision, in_vain=moves_in_vain(history)),
+        # Where it was is no answer.
+        row=replace(row, here={}, nodes="") if moved else row,
         declaration=_declared(job.declaration or Declaration()),
         rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
-        reason=_reason(job, decision, history, seen, controller.config),
+        reason=reason,
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
             *not_steered(job),
@@ -153,11 +157,16 @@ def reason_now(job: Job, decision: Decision) -> str:
 
 def _reason(
     job: Job, decision: Decision | None, history: list[Entry], seen: Observed, config: Config
-) -> str:
+) -> tuple[str, bool]:
+    """Why the job is where it is, and whether it has been moved since it was seen."""
+    decided = reason_now(job, decision) if decision else ""
     moves = (one for one in history if one.kind == Kind.MOVE.value)
-    if (entry := next(moves, None)) is not None and move_text.is_under_way(entry, job):
-        return move_text.under_way(entry, seen, config)
-    return reason_now(job, decision) if decision else ""
+    if (entry := next(moves, None)) is not None:
+        if move_text.is_under_way(entry, job):
+            return move_text.under_way(entry, seen, config), False
+        if moved := move_text.moved_since(entry, seen):
+            return f"{moved}; {decided}".removesuffix("; "), True
+    return decided, False
 
 
 def named(seen: Observed, id_: str) -> str:
@@ -283,6 +292,7 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
     present = {key: job_updates.present(job, steered, key) for key in was}
     found = [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
+        f"{_why_nice(job, steered, value) if key == 'Nice' else ''}"
         for key, value in was.items()
         # Of a job that runs Slurm shows the partition only in which it does.
         if value != present[key] and not (job.nodes and present[key] in value.split(","))
@@ -291,6 +301,18 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
         ends = formats.moment(steered.ends)
         found.append(f"Partition: it {waits_for(steered)}, and is expected to end at {ends}")
     return found
+
+
+def _why_nice(job: Job, steered: Steering, own: str) -> str:
+    """Why a job that waits has another Nice than its ``own``, which its owner asked for: known
+    without the controller's file too. Empty for one that was set since by somebody else."""
+    ours = steered.wrote.get("Nice") in (None, str(job.nice))
+    if job.state is not JobState.PENDING or not ours:
+        return ""
+    if job.restarts:
+        return ": for the age that it lost by a requeue, until it runs"
+    later = "a later" if job.nice > int(own) else "an earlier"
+    return f": it has {later} place in the queue, exchanged with managed jobs (queue.exchange)"
 
 
 def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:

@@ -32,8 +32,9 @@ from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.slurm.cluster import Cluster
 
 
-def of_controller(controller: job_explanation.Source, id_: str) -> JobReport:
-    """Made with the controller's own file. Raises UsageError for an unknown job."""
+def of_controller(controller: job_explanation.Source, id_: str, fault: str = "") -> JobReport:
+    """Made with the controller's own file. ``fault``: why its latest tick failed, empty where it
+    did not. Raises UsageError for an unknown job."""
     store = controller.store
     config = controller.config
     seen = controller.observe()
@@ -51,6 +52,7 @@ def of_controller(controller: job_explanation.Source, id_: str) -> JobReport:
             omitted=omitted_types(id_, seen, controller.snapshot(seen), config)
             if job is not None and job.state is JobState.PENDING
             else {},
+            fault=fault,
         )
     )
 

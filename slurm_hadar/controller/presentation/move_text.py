@@ -26,6 +26,16 @@ def is_under_way(entry: Entry, job: Job | None) -> bool:
     return bool(sent) and job is not None and job.state is JobState.PENDING
 
 
+def moved_since(entry: Entry, seen: Observed) -> str:
+    """That a move came to its end after ``seen``, as in the tick that a daemon answers of; else
+    empty."""
+    if entry.outcome != MOVED or not entry.details.get("gpus") or entry.changed_s <= seen.now:
+        return ""
+    meant = steering_of(entry.details, 0.0)
+    where = job_updates.placement_text(meant.gpus, list(meant.nodes))
+    return f"moved to {where} since the controller last looked at Slurm"
+
+
 def stage(entry: Entry, seen: Observed) -> str:
     """How far the job of a move is, which the tick that carries it on may not know yet: ``asked``
     (of a job that is not asked: nothing yet), ``saved`` or ``requeued``."""

@@ -261,7 +261,8 @@ class Published:
         report = now.report
         assert report is not None
         id_ = self._own(report, viewer, id_)
-        found = job_report.of_controller(self._reader(report), id_)
+        fault = now.fault_for(viewer.everything)
+        found = job_report.of_controller(self._reader(report), id_, fault)
         return _without_others(asdict(found), (id_,), viewer)
 
     def _plan(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:

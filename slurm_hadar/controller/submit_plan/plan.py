@@ -114,7 +114,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
             want = WholeNodes(report.seen).fitted(job, want)
         if not alone.refused and not isinstance(want, str):
             question = _Question(submission, config, report.seen, controller.rates, job, want)
-            rows = _rows(question, gpus)
+            rows = _rows(question, gpus, alone)
     if rows and not copied:
         notes.append("only the controller can read measured speeds: these are from the tables")
     if "array" in asked.held:
@@ -156,8 +156,8 @@ class _Question:
     want: ResourceRequest
 
 
-def _rows(question: _Question, chosen: Mapping[str, int]) -> list[PlanRow]:
-    """``chosen``: the GPUs by type that the policy chose."""
+def _rows(question: _Question, chosen: Mapping[str, int], alone: Start) -> list[PlanRow]:
+    """``chosen``: the GPUs by type that the policy chose; ``alone``: as in :class:`SubmitPlan`."""
     nothing = ControllerHistory()
     sources = Sources(question.seen, question.config, question.rates, nothing, in_limit=False)
     shown = snapshot_of(sources, {ID: SchedulableJob(question.job, question.want)}, {})
@@ -178,6 +178,10 @@ def _rows(question: _Question, chosen: Mapping[str, int]) -> list[PlanRow]:
         more = _asked_for(kind, count, question)
         if more is not None:
             start = question.submission.start(more)
+            same = (start.nodes, start.partition) == (alone.nodes, alone.partition)
+            if same and count == question.want.count and not start.refused:
+                # Slurm's answer is of the moment: asked twice, it may name two times for one place.
+                start = alone
             found.append(_row(kind, count, start, question, chosen == {kind: count}))
     return sorted(found, key=lambda row: row.finish_s or math.inf)
 

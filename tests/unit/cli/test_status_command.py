@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slurm_hadar import config
-from slurm_hadar.cli import common, status
+from slurm_hadar.cli import common, doctor, status
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.observation.observed import Observed
@@ -49,7 +49,8 @@ def shown(tmp_path, monkeypatch):
     site.write_text(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
     gpus = [GpuCounts("v100", 1, 1, 0), GpuCounts("k80", 2, 0, 2)]
     acts = ControllerState("acts", "h", 990.0)
-    found = Overview(1000.0, CONTROLLER, acts, gpus=gpus, rows=ROWS)
+    counts = {"RUNNING": 1, "PENDING": 2}
+    found = Overview(1000.0, CONTROLLER, acts, gpus=gpus, managed=counts, rows=ROWS)
 
     def run(*words, own="", fails=""):
         monkeypatch.setattr(status, "is_controllers_user", lambda _: not own)
@@ -151,6 +152,25 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     kept["fault"] = {"what": "the heartbeat cannot be written", "time_s": time.time()}
     fault = status.overview_of(site, live=False).controller.fault
     assert fault.endswith(" failed: the heartbeat cannot be written")
+    heard = []
+    monkeypatch.setattr(doctor.job_report, "of_controller", lambda *given: heard.append(given) or 1)
+    doctor._report(site, "7")
+    assert heard == [(controller, "7", fault)], "hadar doctor says the same"
+
+
+def test_jobs_that_are_counted_and_not_shown_are_named_as_what_they_are(shown, monkeypatch):
+    monkeypatch.setattr(status, "require_users", lambda _: None)
+    counted = "Jobs        1 RUNNING, 2 PENDING"
+    others = shown(own="eve")
+    assert counted in others
+    assert others.endswith(
+        "\nNo managed jobs of yours to show. Those counted above are other users' "
+        "(hadar status --user all).\n"
+    )
+    for words in (("--state", "R", "--type", "k80"), ("--user", "eve")):
+        for own in ("", "bob"):
+            said = shown(*words, own=own)
+            assert said.endswith("show: none of those counted above is as asked for.\n")
 
 
 def ids(output):

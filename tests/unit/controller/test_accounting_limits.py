@@ -120,20 +120,22 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
 
     answers, slurm.read_limits = slurm.read_limits, read_limits
     rules.read(NOW)
-    (said,) = rules.news()
+    (said,) = rules.news({})
+    known = rules.faults
     assert "slurmdbd, which keeps Slurm's accounting, does not answer" in said
     assert (
         "until it gives its limits no running job is moved" in said and "systemctl status" in said
     )
     for later in range(10, 1000, 10):
         rules.read(NOW + later)
-    assert slurm.asked == 5 and rules.news() == []
+    assert slurm.asked == 5 and rules.news(known) == []
     slurm.read_limits, slurm.limits = answers, AccountLimits()
     rules.read(NOW + 3000)
-    assert rules.news() == ["limits of the accounting database are read again"]
+    assert rules.news(known) == ["limits of the accounting database are read again"]
+    assert rules.faults == {} and rules.news({}) == []
     slurm.read_limits = read_limits
     rules.read(NOW + 6000)
-    assert "limits that it gave before hold on" in rules.news()[0]
+    assert "limits that it gave before hold on" in rules.news({})[0]
 
 
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])

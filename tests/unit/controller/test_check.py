@@ -1,5 +1,6 @@
 """``hadar check`` without a Slurm to speak to, and its judgements on what Slurm shows."""
 
+import json
 import os
 import pwd
 from dataclasses import replace
@@ -8,13 +9,15 @@ from types import SimpleNamespace
 import pytest
 from hand_made import CONFIG, config, node, nodes, running
 from reachable import open_to_all
+from typer.testing import CliRunner
 
+from slurm_hadar.cli.main import app
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.journal.store import make_private
-from slurm_hadar.controller.observation.lost_gpus import LostGpus
+from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, JobState
 from slurm_hadar.domain.node import Partition
@@ -44,6 +47,33 @@ def test_everything_missing_is_said_with_its_cure_and_no_traceback(tmp_path):
     assert len(bad) == 3 and all(finding.cure for finding in bad)
     assert "does not exist" in bad[0].what and "exchange folder" in bad[1].what
     assert "Slurm does not answer" in bad[2].what
+
+
+def test_a_configuration_with_mistakes_is_checked_as_far_as_it_goes(tmp_path):
+    path = tmp_path / "hadar.toml"
+    path.write_text(
+        f"""
+[site]
+mod = "act"
+state_dir = "{tmp_path}/state"
+exchange_dir = "{tmp_path}/exchange"
+[slurm]
+backend = "cli"
+bin_dir = "{tmp_path}/nowhere"
+[guards]
+preempt = "maybe"
+"""
+    )
+    done = CliRunner().invoke(app, ["check", "--write", "--json", "--config", str(path)])
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.output)["result"]
+    said = [one["what"] for one in found if one["level"] == "problem"]
+    assert said[0].startswith("configuration: site.mod: unknown key")
+    assert said[1] == 'configuration: guards.preempt: takes true or false, not "maybe"'
+    assert said[2] == f"exchange folder {tmp_path}/exchange does not exist"
+    assert "Slurm does not answer" in said[-2]
+    assert "neither compared nor written while the configuration has mistakes" in said[-1]
+    assert [file.name for file in tmp_path.iterdir()] == ["hadar.toml"]
 
 
 def test_open_folders_are_problems():
@@ -158,13 +188,10 @@ def test_gpus_that_slurm_lost_are_a_problem_with_its_cure():
 
 
 def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
-    lost, news = replace(node("v1"), gpus_used={"v100": 2}), LostGpus()
-    assert [len(news.news(one, [])) for one in ([lost], [lost], [node("v1")], [lost])] == [
-        1,
-        0,
-        0,
-        1,
-    ]
+    lost = replace(node("v1"), gpus_used={"v100": 2})
+    found = [lost_gpus([one], []) for one in (lost, lost, node("v1"), lost)]
+    said = [lost_news(known, now) for known, now in zip([{}, *found], found, strict=False)]
+    assert [len(one) for one in said] == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from slurm_hadar.controller.actuation.pending.lent_places import (
     owners_nice,
     remembered,
 )
-from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
+from slurm_hadar.controller.actuation.pending.priority_exchange import exchange, notes
 from slurm_hadar.controller.observation.counted_ages import as_counted
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
@@ -62,6 +62,8 @@ class Slurm:
     memory: Memory = field(default_factory=Memory)
     first: tuple[str, ...] = ()
     steering: dict[str, Steering] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    """What the last tick said of jobs that did not get the place which they are to have."""
 
     def points(self, id_, at=None):
         job = self.jobs[id_]
@@ -139,6 +141,7 @@ class Slurm:
         view = look(observed)
         plan = dictate(view.view, {id_: {"v100": 1} for id_ in self.first if id_ in self.jobs})
         found = exchange(view, plan, observed, SITE, self.memory)
+        self.notes = notes(found, observed)
         self.memory, sent = remembered(json.loads(json.dumps(as_state(found.memory)))), []
         assert self.memory == found.memory
         for id_, one in self.jobs.items():
@@ -286,6 +289,8 @@ def test_places_are_exchanged_in_the_first_tick_after_slurm_has_counted_all_ages
 def test_no_places_are_exchanged_next_to_a_job_that_came_at_nearly_the_same_time():
     slurm = four_users(apart=2)
     assert not any(sent for _, sent in run(slurm, 600, 32))
+    (said,) = slurm.notes.items()
+    assert said[0] == "3" and said[1].startswith("; it is to have an earlier place in the queue, ")
 
 
 def test_a_job_that_its_owner_has_updated_exchanges_after_the_next_count():
@@ -293,8 +298,11 @@ def test_a_job_that_its_owner_has_updated_exchanges_after_the_next_count():
     slurm = four_users(apart=120)
     slurm.now += 40
     slurm.owner_updates(2)
-    found = [second for second, sent in run(slurm, 300, 32) if sent]
-    assert found == [35]
+    found = [(second, sent, sorted(slurm.notes)) for second, sent in run(slurm, 300, 32)]
+    assert [second for second, sent, _ in found if sent] == [35]
+    # Until then it is said of the job that waits for it.
+    assert [said for second, _, said in found if second < 35] == [["3"]] * 7
+    assert not any(said for second, _, said in found if second >= 35)
 
 
 def test_nothing_begins_and_what_stands_stays_where_the_ages_are_not_known():

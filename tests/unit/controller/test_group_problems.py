@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import CONFIG, NOW, RATES, config, nodes, seen
+from hand_made import CONFIG, NOW, RATES, config, node, nodes, seen
 
 from slurm_hadar.controller.announcements import Announcements
 from slurm_hadar.controller.journal.store import Store
@@ -93,12 +93,25 @@ def test_it_is_said_with_what_else_is_new(store):
     ]
 
 
-def test_ticks_of_a_timer_say_once_that_a_group_does_not_work(store):
+LOST = replace(node("v1"), gpus_used={"v100": 2})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault", "at_the_end"),
+    [
+        (without("p100"), "", 1),
+        (seen([], [LOST, *nodes()[1:]]), "", 0),
+        (seen([]), "slurmdbd is silent", 1),
+    ],
+    ids=["groups", "lost GPUs", "accounting"],
+)
+def test_ticks_of_a_timer_say_once_that_something_does_not_work(store, wrong, fault, at_the_end):
     """Each of them is a process of its own; one that fails has said nothing."""
 
     def tick(observed, fails=False):
         slurm = SimpleNamespace(traffic=Traffic(), queries={})
         controller = Controller(GROUP, slurm, store, RATES, os.getuid())
+        controller.rules._fault = fault if observed is wrong else ""
 
         def whole(mode, _):
             words = controller._announcements.of_cluster(observed)
@@ -110,9 +123,10 @@ def test_ticks_of_a_timer_say_once_that_a_group_does_not_work(store):
         return controller._pass(_Mode(True), ())
 
     with pytest.raises(SlurmError):
-        tick(without("p100"), fails=True)
-    said = [tick(one) for one in (without("p100"), without("p100"), seen([]), seen([]))]
-    assert said == [1, 0, 1, 0]
+        tick(wrong, fails=True)
+    fine = seen([])
+    said = [tick(one) for one in (wrong, wrong, fine, fine, wrong)]
+    assert said == [1, 0, at_the_end, 0, 1]
 
 
 def test_why_nothing_is_changed_is_said_when_it_begins_and_when_it_ends(store):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hand_made import NOW, RATES, config, job, running, seen
 
+from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import job_report
@@ -95,6 +96,23 @@ def test_each_changed_field_is_reported_with_its_owners_value():
         "ReqNodeList: nothing (asked for: v1)",
     ]
     assert changed(one, seen([one]), SITE) == []
+
+
+@pytest.mark.parametrize(
+    ("nice", "restarts", "why"),
+    [
+        (200, 0, ": it has a later place in the queue, exchanged with managed jobs (queue.excha"),
+        (-50, 0, ": it has an earlier place in the queue, exchanged with managed jobs (queue.ex"),
+        (-50, 1, ": for the age that it lost by a requeue, until it runs"),
+    ],
+)
+def test_a_nice_of_ours_has_its_reason_also_without_the_controllers_file(nice, restarts, why):
+    one = job(nice=nice, restarts=restarts)
+    known = {"1": Steering(time=NOW, was={"Nice": "100"}, wrote={"Nice": str(nice)})}
+    (line,) = changed(one, seen([one], steering=known), SITE)
+    assert line.startswith(f"Nice: {nice} (asked for: 100){why}")
+    (line,) = changed(replace(one, nice=7), seen([one], steering=known), SITE)
+    assert line == "Nice: 7 (asked for: 100)", "somebody else set it since the last tick"
 
 
 def test_the_list_that_hbatch_wrote_is_reported_before_any_tick():
@@ -207,6 +225,29 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+def test_an_explanation_names_no_place_that_the_job_was_moved_from_since(tmp_path):
+    """A daemon answers of its last tick, which looked at Slurm before it moved the job."""
+    one = running("1", {"k1": {"k80": 1}}, declaration=LIST)
+    details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0}
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(
+            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
+        )
+        controller.observe = lambda: seen([one])
+        store.decisions.record([Decision("1", NOW, "1 x v100 on v1", "it is faster there")])
+        move = store.begin("1", "move", "asked", NOW + 1, details)
+        assert explanation_of(controller, "1").row.here == {"k80": 1}, "while it saves"
+        store.end(move, MOVED, NOW + 4)
+        found = explanation_of(controller, "1")
+        assert found.row.here == {} and not found.row.nodes
+        said = "moved to 1 x v100 on v1 since the controller last looked at Slurm"
+        assert found.reason == f"{said}; it is faster there"
+        there = running("1", {"v1": {"v100": 1}}, declaration=LIST, restarts=1)
+        controller.observe = lambda: seen([there], now=NOW + 9)
+        found = explanation_of(controller, "1")
+        assert found.row.here == {"v100": 1} and found.reason == "it is faster there"
 
 
 def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(tmp_path):

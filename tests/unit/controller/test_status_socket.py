@@ -451,6 +451,9 @@ def test_a_user_sees_why_in_general_and_the_operator_all(tmp_path, error, says):
         }
     shown = said(one, 1000, "status")["result"]["controller"]["fault"]
     assert shown == f"its latest tick failed{says}"
+    for uid, words in ((1000, f"its latest tick failed{says}"), (0, str(error))):
+        found = [problem["what"] for problem in said(one, uid, "doctor", "1")["result"]["problems"]]
+        assert f"moves wait until the controller's ticks succeed again: {words}" in found
     # Nor before any tick has come to an end.
     assert "/secret" not in said(first, 1000, "status")["error"]
     assert "/secret" in said(first, 0, "status")["error"]

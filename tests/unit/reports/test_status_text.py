@@ -49,7 +49,7 @@ def test_each_job_has_a_line() -> None:
     assert head.split()[:4] == ["JOB", "USER", "NAME", "STATE"] and head.endswith("REASON")
     assert first.split()[:2] == ["84_2", "ada"] and "42%" in first and "1,236" in first
     assert second.split()[:2] == ["85", "bob"] and second.endswith("no room")
-    assert lines([]) == ["No jobs to show."]
+    assert lines([]) == ["No managed jobs."]
 
 
 def test_at_80_columns_no_header_is_cut_and_the_reason_has_room() -> None:

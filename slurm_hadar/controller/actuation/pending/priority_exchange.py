@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.actuation.pending.age_slack import Gaps, age_slack
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
@@ -52,11 +53,13 @@ default (bf_max_job_test)."""
 @dataclass(frozen=True)
 class NewPlaces:
     """``nices``: job -> the Nice that it shall have, of all that have another than their owner's;
-    ``memory``: to be kept until the next tick; ``said``: sentences for the log."""
+    ``memory``: to be kept until the next tick; ``said``: sentences for the log; ``too_near``: jobs
+    that would have an earlier place but for how Slurm counts ages."""
 
     nices: Mapping[str, str] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     said: tuple[str, ...] = ()
+    too_near: frozenset[str] = frozenset()
 
 
 def exchange(
@@ -85,7 +88,8 @@ def exchange(
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
     slack = age_slack(seen)
     gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
-    order = [*_order(gaps, wish, _standing(head, memory, lost)), *rest]
+    ordered, too_near = _order(gaps, wish, _standing(head, memory, lost))
+    order = [*ordered, *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
     ours = {}
     for at, (before, after) in enumerate(zip(line, order, strict=True)):
@@ -113,7 +117,16 @@ def exchange(
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
     kept = Memory(lent, lost, (*others, *out), promises.ends, off)
     said = tuple(barred_texts(memory, seen))
-    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said)
+    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said, too_near)
+
+
+def notes(places: NewPlaces, seen: Observed) -> dict[str, str]:
+    """What is said of each waiting job that has not the place which it is to have."""
+    said = (
+        "; it is to have an earlier place in the queue, but gets none now: Slurm counts the ages "
+        "of jobs at different moments, and a job with nearly the same priority could be overtaken"
+    )
+    return {**dict.fromkeys(places.too_near, said), **lent_places.notes(places.memory, seen)}
 
 
 def in_own_places(
@@ -156,15 +169,18 @@ def _standing(line: Sequence[WaitingJob], memory: Memory, lost: Mapping[str, int
     return found
 
 
-def _order(gaps: Gaps, wish: FloatArray, standing: IntArray) -> list[WaitingJob]:
-    """The line with exchanges, by the least ``wish`` first; ``standing``: those of the last tick.
+def _order(
+    gaps: Gaps, wish: FloatArray, standing: IntArray
+) -> tuple[list[WaitingJob], frozenset[str]]:
+    """The line with exchanges, by the least ``wish`` first, and the jobs that have a later place
+    there only for want of a gap; ``standing``: those of the last tick.
 
     Those that Slurm would not carry out, as it takes the job with the lesser number first of two
     with one priority, are left out, and so are new ones without a gap.
     """
     line, labels = gaps.line, gaps.labels
     if not any(number > 1 and label for label, number in Counter(labels).items()):
-        return list(line)
+        return list(line), frozenset()
     numbers = {label: at for at, label in enumerate(dict.fromkeys(labels)) if label is not None}
     group = np.array([numbers.get(label, NO_EXCHANGE) for label in labels])
     asks = np.array([requested(one.job) for one in line])
@@ -172,6 +188,11 @@ def _order(gaps: Gaps, wish: FloatArray, standing: IntArray) -> list[WaitingJob]
     # What stands, as far as the rule still allows it.
     kept = exchanged(WaitingJobs(group, asks, np.argsort(standing).astype(float)))
     stays = np.zeros(len(line), dtype=bool)
+    wanted = exchanged(WaitingJobs(group, asks, wish))
+
+    def too_near(given: IntArray) -> frozenset[str]:
+        return _later(line, wanted, given) if gaps.slack.needed else frozenset()
+
     for _ in range(_TRIES):
         jobs = np.where(stays, kept, exchanged(WaitingJobs(group, asks, wish)))
         order = [line[at] for at in jobs]
@@ -183,14 +204,20 @@ def _order(gaps: Gaps, wish: FloatArray, standing: IntArray) -> list[WaitingJob]
         if not gaps.slack.needed:
             wrong |= _unlike_slurm(line, order, gaps.slack.seen)
         if not wrong.any():
-            return order
+            return order, too_near(jobs)
         # A job that has its own place keeps that. Else its whole group stays as it is, or goes back
         # where just that is wrong.
         stays |= np.isin(group, group[wrong & new & (kept != own)])
         back = np.isin(group, group[wrong & ~new])
         kept[back] = own[back]
         group[back | (wrong & new & (kept == own))] = NO_EXCHANGE
-    return list(line)
+    return list(line), too_near(own)
+
+
+def _later(line: Sequence[WaitingJob], wanted: IntArray, given: IntArray) -> frozenset[str]:
+    """The jobs with a later place in the order ``given`` than in the one ``wanted``."""
+    later = np.flatnonzero(np.argsort(wanted) < np.argsort(given))
+    return frozenset(line[at].job.id for at in later.tolist())
 
 
 def _unlike_slurm(
