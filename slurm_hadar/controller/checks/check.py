@@ -18,7 +18,7 @@ from slurm_hadar.controller.checks.check_reporting import people_findings, repor
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, lacks_batches
-from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX, enforces_associations
+from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX
 from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
@@ -26,6 +26,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 from slurm_hadar.slurm.database import database_cure, database_message
+from slurm_hadar.slurm.limits import enforces_associations
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _EXPEDITES = (25, 11)
@@ -84,7 +85,8 @@ def findings(config: Config) -> Iterator[Finding]:
 
 
 def _associations(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
-    if config.site.rights == "operator" and enforces_associations(settings):
+    enforced = settings.get("AccountingStorageEnforce", "")
+    if config.site.rights == "operator" and enforces_associations(enforced):
         # Another finding says whether the database answers.
         with suppress(SlurmError):
             limits = cluster.read_limits(settings.get("ClusterName", ""))

@@ -20,7 +20,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.database import database_cure, database_message
-from slurm_hadar.slurm.limits import AccountLimits
+from slurm_hadar.slurm.limits import AccountLimits, enforces_associations
 from slurm_hadar.slurm.records import requeue_delay_s
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
@@ -134,7 +134,7 @@ class AccountingLimits:
         self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
-        self._associated = enforces_associations(settings)
+        self._associated = enforces_associations(said)
         self._cluster_name = settings.get("ClusterName", "")
         self._until = now + _ASK_AGAIN_S
 
@@ -241,13 +241,6 @@ class AccountingLimits:
             return job
         kept = replace(declared, cpus=None, mem=None, fork=(1, 1), nodes=None)
         return replace(job, declaration=kept)
-
-
-def enforces_associations(settings: Mapping[str, str]) -> bool:
-    """Whether Slurm takes jobs of those only who have an association, which each value of
-    AccountingStorageEnforce but two implies."""
-    said = settings.get("AccountingStorageEnforce", "").lower()
-    return not set(said.split(",")) <= {"", "none", "(null)", "nojobs", "nosteps"}
 
 
 def _private(settings: Mapping[str, str]) -> frozenset[str]:
