@@ -1,7 +1,7 @@
 """``hadar check``: what was found, and the cure for each problem."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from slurm_hadar.slurm.limits import enforces_associations
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _EXPEDITES = (25, 11)
+_HAS_SEGMENTS, _SHOWS_SEGMENTS = (24, 11), (25, 5)
 
 
 def findings(config: Config) -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def findings(config: Config) -> Iterator[Finding]:
         yield from _associations(config, cluster, settings)
     yield from _kill_wait(config, settings)
     yield from _of_this_slurm(settings, (major, minor))
-    yield from _racks(config, cluster)
+    yield from _racks(config, cluster, partitions)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
@@ -364,17 +365,35 @@ def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterat
         yield Finding("ok", f"GPUs of which parts are given out ({names}) count as in use")
     if release >= _EXPEDITES:
         yield Finding("ok", "jobs of --requeue=expedite are not moved (Slurm's source, not run)")
-    if "topology/block" in settings.get("TopologyPlugin", ""):
+    if "topology/block" not in settings.get("TopologyPlugin", ""):
+        return
+    if release >= _SHOWS_SEGMENTS:
         yield Finding("ok", "jobs in segments of a block are not moved (Slurm's source, not run)")
+    elif release >= _HAS_SEGMENTS:
+        yield Finding(
+            "warning",
+            "this Slurm does not show which jobs asked for --segment, so they may be moved as any "
+            "other; 25.05 shows it (Slurm's source, not run)",
+            "write #HADAR off=yes into the scripts of such jobs, or update Slurm",
+        )
 
 
-def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
+def _racks(config: Config, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Finding]:
     policy, trait = config.controller.policy, policies.Trait
     try:
         uses = policies.find(policy).uses
     except UsageError:
         # A finding of _names says why.
         return
+    other = [one for one in partitions if one.defaults.get("Topology")]
+    if trait.RACKS in uses and other:
+        named = ", ".join(f"{one.name} ({one.defaults['Topology']})" for one in other)
+        yield Finding(
+            "warning",
+            f"partitions with a Topology of their own: {named}. Only Slurm's default topology is "
+            "used, by which nodes that it does not name are in no rack (Slurm's source, not run)",
+            "describe the switches of all nodes in the topology with cluster_default: true",
+        )
     # One that also looks at CPUs, batches or rounds does without racks as well.
     only_racks = trait.RACKS in uses and uses <= {trait.RACKS, trait.MOVES, trait.ORDER}
     if only_racks and not cluster.read_topology():
