@@ -138,8 +138,12 @@ def _may_be_listed(site: SiteFiles, config: Config, plan: FileChanges) -> set[st
 def _why_no_lists(site: SiteFiles) -> str:
     """Why Slurm may reject a list of partitions where it takes the job in the one that its owner
     typed; empty where it does not. A plugin cannot submit the job once more, as hbatch does."""
-    if site.value("EnforcePartLimits").upper() in ("ALL", "YES"):
+    limits = site.value("EnforcePartLimits").upper()
+    if limits in ("ALL", "YES"):
         return "Slurm with EnforcePartLimits=ALL rejects a job that does not fit each of them"
+    if limits not in ("", "NO"):
+        # An admin may close a partition at any time, for an hour or for some users.
+        return f"Slurm with EnforcePartLimits={limits} rejects one that names a closed partition"
     if enforces_associations(enforced := site.value("AccountingStorageEnforce")):
         return (
             f"Slurm with AccountingStorageEnforce={enforced} rejects one from a user who has an "
