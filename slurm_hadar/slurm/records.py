@@ -12,6 +12,9 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import hosts, partition_lines, states, times, tres
 
+QUEUE_DEPTHS = {"default_queue_depth": 100, "bf_max_job_test": 500}
+"""Option of SchedulerParameters -> Slurm's default, of how many jobs a scheduling pass looks at."""
+USUAL_QUEUE_DEPTH = min(QUEUE_DEPTHS.values())
 USUAL_CRED_EXPIRE_S = 120
 """``cred_expire`` where slurm.conf does not say it."""
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
@@ -94,6 +97,15 @@ def option(setting: str, name: str) -> str:
     """The value of ``name=value`` in a setting of Slurm with several of them, "" without."""
     parts = (part.strip().partition("=") for part in setting.split(","))
     return next((value for key, _, value in parts if key.lower() == name), "")
+
+
+def queue_depth(found: Mapping[str, str]) -> int:
+    """How many jobs Slurm looks at in a scheduling pass, each once for every partition of its list:
+    the fewer of its main scheduler (default_queue_depth) and backfill (bf_max_job_test). ``found``:
+    see :func:`settings`. What cannot be read counts as Slurm's default."""
+    options = found.get("SchedulerParameters", "")
+    said = ((option(options, name), usual) for name, usual in QUEUE_DEPTHS.items())
+    return min(int(text) if re.fullmatch(r"[0-9]{1,9}", text) else usual for text, usual in said)
 
 
 def requeue_delay_s(found: Mapping[str, str]) -> float:

@@ -344,16 +344,17 @@ def _margin(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
 def _depths(settings: dict[str, str]) -> Iterator[Finding]:
     """Whether the lists of partitions leave room for other jobs in what Slurm looks at."""
     options = settings.get("SchedulerParameters", "")
-    for name, usual in (("default_queue_depth", 100), ("bf_max_job_test", 500)):
+    depth, enough = records.queue_depth(settings), records.USUAL_QUEUE_DEPTH
+    most, kept = queue_head.most_records(depth), queue_head.kept_records(depth)
+    for name, usual in records.QUEUE_DEPTHS.items():
         value = records.option(options, name) or str(usual)
-        if value.isdigit() and int(value) < 2 * queue_head.MOST_RECORDS:
+        if value.isdigit() and int(value) < enough:
             yield Finding(
                 "warning",
-                f"{name}={value}: Slurm looks at so many jobs in a pass, each partition of a list "
-                f"counts as one, and lists may name {queue_head.MOST_RECORDS} partitions, in a "
-                f"burst {queue_head.KEPT_RECORDS}; jobs behind these are looked at late",
-                f"set {name}={max(usual, 2 * queue_head.MOST_RECORDS)} or more in "
-                "SchedulerParameters",
+                f"{name}={value}: Slurm looks at so many jobs in a pass, and each partition of a "
+                f"list counts as one, so lists name {most} partitions at most, in a burst {kept}; "
+                "jobs behind these keep the partition that they ask for",
+                f"set {name}={usual} or more in SchedulerParameters",
             )
 
 

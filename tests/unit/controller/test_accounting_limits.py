@@ -142,8 +142,9 @@ def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
     slurm = Slurm()
     rules = AccountingLimits(slurm, config(f'[site]\nrights = "{rights}"\n'))
     slurm.settings["SchedulerType"] = "sched/builtin"
+    slurm.settings["SchedulerParameters"] = "bf_continue,default_queue_depth=40"
     rules.read(NOW)
-    assert rules.in_order
+    assert rules.in_order and rules.queue_depth == 40
     slurm.settings["SchedulerType"] = "sched/backfill"
     rules.read(NOW + 601)
     assert not rules.in_order
