@@ -79,6 +79,7 @@ class Observer:
             age=self.rules.age,
             counted_ages=ages,
             in_order=self.rules.in_order,
+            billing_rule=self.rules.billing_rule,
             queue_depth=self.rules.queue_depth,
         )
 

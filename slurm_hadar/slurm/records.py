@@ -6,6 +6,7 @@ them are free text: the first ``Key=`` of a name counts, since free text stands 
 
 import re
 from collections.abc import Mapping
+from enum import Enum
 from math import inf
 
 from slurm_hadar.domain.errors import SlurmError
@@ -21,6 +22,32 @@ _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
 _NOTHING = ("", "(null)", "N/A", "NONE")
 MOST_NAMED = 20_000_000
 """Nodes that all partitions may name together: a few bytes of a host list stand for thousands."""
+_OF_NODES = re.compile(r"(?:cpu|mem|node)$|gres/")
+"""Resources of nodes, as TRESBillingWeights names them in small letters."""
+
+
+class BillingRule(Enum):
+    """How Slurm makes a bill of what a job has of each resource (PriorityFlags): the sum, with
+    MAX_TRES the dearest of the resources of nodes, and with MAX_TRES_GRES the sum of its GRES and
+    the dearer of the others; what is of no node, such as licenses, is added to each."""
+
+    SUM = "sum"
+    MAX = "max"
+    MAX_AND_GRES = "max and gres"
+
+    def bill(self, parts: Mapping[str, float]) -> float:
+        """``parts``: resource as in TRESBillingWeights, in small letters -> amount times weight."""
+        of_nodes = {name: part for name, part in parts.items() if _OF_NODES.match(name)}
+        gres = sum(part for name, part in of_nodes.items() if name.startswith("gres/"))
+        rest = sum(part for name, part in parts.items() if name not in of_nodes)
+        match self:
+            case BillingRule.MAX:
+                return max(of_nodes.values(), default=0.0) + rest
+            case BillingRule.MAX_AND_GRES:
+                others = (p for name, p in of_nodes.items() if not name.startswith("gres/"))
+                return max(others, default=0.0) + gres + rest
+            case _:
+                return sum(parts.values())
 
 
 def nodes(text: str) -> list[Node]:
@@ -106,6 +133,15 @@ def queue_depth(found: Mapping[str, str]) -> int:
     options = found.get("SchedulerParameters", "")
     said = ((option(options, name), usual) for name, usual in QUEUE_DEPTHS.items())
     return min(int(text) if re.fullmatch(r"[0-9]{1,9}", text) else usual for text, usual in said)
+
+
+def billing_rule(found: Mapping[str, str]) -> BillingRule:
+    """``found``: see :func:`settings`."""
+    flags = found.get("PriorityFlags", "").upper().split(",")
+    # 25.05 and later; read from its source, not run.
+    if "MAX_TRES_GRES" in flags:
+        return BillingRule.MAX_AND_GRES
+    return BillingRule.MAX if "MAX_TRES" in flags else BillingRule.SUM
 
 
 def requeue_delay_s(found: Mapping[str, str]) -> float:

@@ -21,7 +21,13 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.database import database_cure, database_message
 from slurm_hadar.slurm.limits import AccountLimits, enforces_associations
-from slurm_hadar.slurm.records import USUAL_QUEUE_DEPTH, queue_depth, requeue_delay_s
+from slurm_hadar.slurm.records import (
+    USUAL_QUEUE_DEPTH,
+    BillingRule,
+    billing_rule,
+    queue_depth,
+    requeue_delay_s,
+)
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _ASK_AGAIN_S = 600.0
@@ -78,6 +84,8 @@ class AccountingLimits:
         """What an update does to a waiting job's priority. In every mode."""
         self.in_order = False
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
+        self.billing_rule = BillingRule.SUM
+        """How Slurm adds up what a job is billed for. In every mode."""
         self.queue_depth = USUAL_QUEUE_DEPTH
         """How many jobs Slurm looks at in a scheduling pass. In every mode."""
         self._associations_are_hidden = True
@@ -131,6 +139,7 @@ class AccountingLimits:
             self._associations_are_hidden = not {"accounts", "users", "all"}.isdisjoint(hidden)
         self.age = age_priority(settings)
         self.requeue_delay_s = requeue_delay_s(settings)
+        self.billing_rule = billing_rule(settings)
         self.queue_depth = queue_depth(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
