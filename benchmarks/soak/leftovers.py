@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_hadar.controller.actuation.pending.queue_head import MOST_RECORDS
+from slurm_hadar.controller.actuation.pending.queue_head import most_records
 from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
+from slurm_hadar.slurm.records import USUAL_QUEUE_DEPTH
 
 _ABOUT_JOBS = ("journal", "told", "decision", "attained", "steering")
 _ONE_A_JOB = ("decision", "attained", "steering", "least_declared", "job_owner")
 _A_START = 3
 """Entries of the journal for one start, hints apart; 1.2 were seen."""
-_HINTS_A_TICK = MOST_RECORDS // 3
+_HINTS_A_TICK = most_records(USUAL_QUEUE_DEPTH) // 3
 """A tick writes no more lists of three partitions; beside them each job's own is restored."""
 _BESIDE = 64
 """Rows of any other table: policies, speeds by model and GPU type."""

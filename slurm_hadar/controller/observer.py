@@ -80,6 +80,8 @@ class Observer:
             keeps_ages=self.rules.keeps_ages,
             counted_ages=ages,
             in_order=self.rules.in_order,
+            billing_rule=self.rules.billing_rule,
+            queue_depth=self.rules.queue_depth,
         )
 
     def _with_ages(

@@ -15,6 +15,7 @@ from slurm_hadar.plugins.site_files import (
     text_of,
 )
 from slurm_hadar.plugins.site_lua import site_lua
+from slurm_hadar.slurm.limits import enforces_associations
 from slurm_hadar.slurm.partition_lines import difference
 from slurm_hadar.tuning import conf
 from slurm_hadar.tuning.site import of_conf
@@ -121,11 +122,8 @@ def _unlike(site: SiteFiles, config: Config, plan: FileChanges) -> list[str]:
 def _may_be_listed(site: SiteFiles, config: Config, plan: FileChanges) -> set[str]:
     """The partitions that a job may get a list of; what keeps a group from it is said."""
     groups = config.partitions.groups
-    if groups and site.value("EnforcePartLimits").upper() in ("ALL", "YES"):
-        plan.by_hand.append(
-            f"{', '.join(groups)}: no job gets a list of partitions, since Slurm with "
-            "EnforcePartLimits=ALL rejects a job that does not fit each of them"
-        )
+    if groups and (why := _why_no_lists(site)):
+        plan.by_hand.append(f"{', '.join(groups)}: no job gets a list of partitions, since {why}")
         return set()
     known = slurm_conf.partitions(site.text, site.path)
     plan.by_hand += [
@@ -135,6 +133,23 @@ def _may_be_listed(site: SiteFiles, config: Config, plan: FileChanges) -> set[st
         if (missing := [one for one in members if one not in known])
     ]
     return known
+
+
+def _why_no_lists(site: SiteFiles) -> str:
+    """Why Slurm may reject a list of partitions where it takes the job in the one that its owner
+    typed; empty where it does not. A plugin cannot submit the job once more, as hbatch does."""
+    limits = site.value("EnforcePartLimits").upper()
+    if limits in ("ALL", "YES"):
+        return "Slurm with EnforcePartLimits=ALL rejects a job that does not fit each of them"
+    if limits not in ("", "NO"):
+        # An admin may close a partition at any time, for an hour or for some users.
+        return f"Slurm with EnforcePartLimits={limits} rejects one that names a closed partition"
+    if enforces_associations(enforced := site.value("AccountingStorageEnforce")):
+        return (
+            f"Slurm with AccountingStorageEnforce={enforced} rejects one from a user who has an "
+            "association for some of them only; the controller gives it to waiting jobs"
+        )
+    return ""
 
 
 def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: FileChanges) -> bool:

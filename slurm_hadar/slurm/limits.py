@@ -62,6 +62,12 @@ class AccountLimits:
         return False
 
 
+def enforces_associations(setting: str) -> bool:
+    """Whether Slurm takes jobs of those only who have an association, which each value of
+    AccountingStorageEnforce but two implies."""
+    return not set(setting.lower().split(",")) <= {"", "none", "(null)", "nojobs", "nosteps"}
+
+
 def parse(associations: str, qos: str) -> AccountLimits:
     """From ``sacctmgr -n -P show assoc`` and ``show qos`` with the columns above.
 

@@ -6,18 +6,48 @@ them are free text: the first ``Key=`` of a name counts, since free text stands 
 
 import re
 from collections.abc import Mapping
+from enum import Enum
 from math import inf
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Node, Partition, Reservation
 from slurm_hadar.slurm import hosts, partition_lines, states, times, tres
 
+QUEUE_DEPTHS = {"default_queue_depth": 100, "bf_max_job_test": 500}
+"""Option of SchedulerParameters -> Slurm's default, of how many jobs a scheduling pass looks at."""
+USUAL_QUEUE_DEPTH = min(QUEUE_DEPTHS.values())
 USUAL_CRED_EXPIRE_S = 120
 """``cred_expire`` where slurm.conf does not say it."""
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
 _NOTHING = ("", "(null)", "N/A", "NONE")
 MOST_NAMED = 20_000_000
 """Nodes that all partitions may name together: a few bytes of a host list stand for thousands."""
+_OF_NODES = re.compile(r"(?:cpu|mem|node)$|gres/")
+"""Resources of nodes, as TRESBillingWeights names them in small letters."""
+
+
+class BillingRule(Enum):
+    """How Slurm makes a bill of what a job has of each resource (PriorityFlags): the sum, with
+    MAX_TRES the dearest of the resources of nodes, and with MAX_TRES_GRES the sum of its GRES and
+    the dearer of the others; what is of no node, such as licenses, is added to each."""
+
+    SUM = "sum"
+    MAX = "max"
+    MAX_AND_GRES = "max and gres"
+
+    def bill(self, parts: Mapping[str, float]) -> float:
+        """``parts``: resource as in TRESBillingWeights, in small letters -> amount times weight."""
+        of_nodes = {name: part for name, part in parts.items() if _OF_NODES.match(name)}
+        gres = sum(part for name, part in of_nodes.items() if name.startswith("gres/"))
+        rest = sum(part for name, part in parts.items() if name not in of_nodes)
+        match self:
+            case BillingRule.MAX:
+                return max(of_nodes.values(), default=0.0) + rest
+            case BillingRule.MAX_AND_GRES:
+                others = (p for name, p in of_nodes.items() if not name.startswith("gres/"))
+                return max(others, default=0.0) + gres + rest
+            case _:
+                return sum(parts.values())
 
 
 def nodes(text: str) -> list[Node]:
@@ -94,6 +124,24 @@ def option(setting: str, name: str) -> str:
     """The value of ``name=value`` in a setting of Slurm with several of them, "" without."""
     parts = (part.strip().partition("=") for part in setting.split(","))
     return next((value for key, _, value in parts if key.lower() == name), "")
+
+
+def queue_depth(found: Mapping[str, str]) -> int:
+    """How many jobs Slurm looks at in a scheduling pass, each once for every partition of its list:
+    the fewer of its main scheduler (default_queue_depth) and backfill (bf_max_job_test). ``found``:
+    see :func:`settings`. What cannot be read counts as Slurm's default."""
+    options = found.get("SchedulerParameters", "")
+    said = ((option(options, name), usual) for name, usual in QUEUE_DEPTHS.items())
+    return min(int(text) if re.fullmatch(r"[0-9]{1,9}", text) else usual for text, usual in said)
+
+
+def billing_rule(found: Mapping[str, str]) -> BillingRule:
+    """``found``: see :func:`settings`."""
+    flags = found.get("PriorityFlags", "").upper().split(",")
+    # 25.05 and later; read from its source, not run.
+    if "MAX_TRES_GRES" in flags:
+        return BillingRule.MAX_AND_GRES
+    return BillingRule.MAX if "MAX_TRES" in flags else BillingRule.SUM
 
 
 def requeue_delay_s(found: Mapping[str, str]) -> float:

@@ -4,6 +4,11 @@ import people
 import pytest
 from people import ADA, BOB, HADAR
 
+from slurm_hadar import config as configuration
+from slurm_hadar.domain.declaration import decode
+from slurm_hadar.plugins import changes
+from slurm_hadar.plugins.install import InstallRequest, planned, removal
+
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 SCRIPT = "#!/bin/sh\n#HADAR types=v100,k80 model=transformer\n#SBATCH --gres=gpu:1\nsleep 600\n"
@@ -62,3 +67,31 @@ def test_the_controller_and_hbatch_leave_such_jobs_where_they_are(site):
     assert f"job {job}: Partition" not in site(HADAR, "hadar", "tick")
     assert site.show(job, "%P") == "gpu"
     site.cancel()
+
+
+@pytest.mark.parametrize("plugin", ["job-submit", "cli-filter"])
+def test_a_plugin_costs_nobody_a_submission(site, plugin):
+    """It cannot submit a second time, and associations may be new since it was installed."""
+    box = site.box
+    modules = box.programs.prefix / "lib" / "slurm" if box.programs.prefix else None
+    bind(site, ADA, "gpu")
+    # cli_filter reads a file only.
+    script = site.folder / "train.sh"
+    script.write_text(SCRIPT)
+    words = ("sbatch", "--parsable", "-p", "gpu", "-o", "/dev/null", str(script))
+    wish = InstallRequest((plugin,), plugin_dir=modules)
+    plan = planned(box.conf, configuration.load(box.config_path), wish)
+    changes.apply(plan.changes)
+    try:
+        site.admin("scontrol", "reconfigure")
+        site.fill()
+        jobs = [site(who, *words).strip() for who in (ADA, BOB)]
+        for job in jobs:
+            assert site.show(job, "%P %f") == "gpu v100|k80"
+            assert decode(site.field(job, "Comment")).partitions == ("gpu",)
+        site.tick()
+        assert [site.show(job, "%P") for job in jobs] == ["gpu", "v100,k80"]
+    finally:
+        changes.apply(removal(box.conf).changes)
+        site.admin("scontrol", "reconfigure")
+        site.cancel()

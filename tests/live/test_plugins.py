@@ -248,7 +248,7 @@ def test_an_opt_in_partition_needs_no_declaration(site):
             site.use(plugin, untype=True)
             job, _ = site.submit("-p", "gpu", "--gres=gpu:v100:1", "--wrap", "true")
             found = decode(job["Comment"])
-            assert found == Declaration(types=("v100",), partitions=("gpu",))
+            assert found == Declaration(types=("v100",), partitions=("gpu",), listed=("v100",))
             assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "")
             assert job["Partition"] == "v100"
             job, _ = site.submit("-p", "gpu", "--wrap", "true")
@@ -368,7 +368,8 @@ def test_types_are_a_list_where_a_partition_stands_for_one_per_type(site, plugin
         assert done.returncode == 0, done.stderr
         found = site.show(done.stdout.strip())
         assert (found["Partition"], found["Features"]) == ("v100,p100", ""), more
-        assert found["Comment"] == "[hadar1 types=v100,p100 partitions=gpu]", more
+        record = "[hadar1 types=v100,p100 partitions=gpu listed=v100,p100]"
+        assert found["Comment"] == record, more
         assert takes_back(site, found["JobId"]) == ("gpu", ""), more
     for more in (
         ("--gres=gpu:1", "-N2"),

@@ -241,10 +241,11 @@ def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
 
 
 def refusals(store: Store) -> dict[str, Refusals]:
-    """Job -> the refusals of its hints: those since the last one that Slurm took, or all after
-    which Slurm took the list and the job fitted nowhere in it, where these are more."""
+    """Job -> the refusals of its hints for the reason of the last one: those since the last hint
+    that Slurm took, or all after which Slurm took the list and the job fitted nowhere in it, where
+    these are more."""
     kind = Kind.HINT.value
-    counts = store.counts_after(kind, _REFUSED, "done")
+    counts = store.counts_after(kind, _REFUSED, "done", alike=True)
     last = {job: at_s for job, at_s in store.last_times(kind).items() if job in counts}
     # Each of these came after a list that Slurm had taken.
     for of_kind, outcome in ((kind, _UNFIT), (UNDO, UNDONE)):

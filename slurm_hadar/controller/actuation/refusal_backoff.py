@@ -7,7 +7,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 86_400.0
 
 @dataclass(frozen=True)
 class Refusals:
-    """How often in a row Slurm refused a hint of a job, and when last (s since the epoch)."""
+    """How often Slurm refused a hint of a job with the error of the last time, since it took one;
+    and when last (s since the epoch)."""
 
     number: int
     last_s: float

@@ -1,7 +1,7 @@
 """``hadar check``: what was found, and the cure for each problem."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from slurm_hadar.controller.checks.check_reporting import people_findings, repor
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, lacks_batches
-from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX, enforces_associations
+from slurm_hadar.controller.observation.accounting_limits import NO_SANDBOX
 from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
@@ -26,9 +26,11 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 from slurm_hadar.slurm.database import database_cure, database_message
+from slurm_hadar.slurm.limits import enforces_associations
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _EXPEDITES = (25, 11)
+_HAS_SEGMENTS, _SHOWS_SEGMENTS = (24, 11), (25, 5)
 
 
 def findings(config: Config) -> Iterator[Finding]:
@@ -84,14 +86,15 @@ def findings(config: Config) -> Iterator[Finding]:
         yield from _associations(config, cluster, settings)
     yield from _kill_wait(config, settings)
     yield from _of_this_slurm(settings, (major, minor))
-    yield from _racks(config, cluster)
+    yield from _racks(config, cluster, partitions)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
 
 
 def _associations(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:
-    if config.site.rights == "operator" and enforces_associations(settings):
+    enforced = settings.get("AccountingStorageEnforce", "")
+    if config.site.rights == "operator" and enforces_associations(enforced):
         # Another finding says whether the database answers.
         with suppress(SlurmError):
             limits = cluster.read_limits(settings.get("ClusterName", ""))
@@ -355,16 +358,17 @@ def _margin(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
 def _depths(settings: dict[str, str]) -> Iterator[Finding]:
     """Whether the lists of partitions leave room for other jobs in what Slurm looks at."""
     options = settings.get("SchedulerParameters", "")
-    for name, usual in (("default_queue_depth", 100), ("bf_max_job_test", 500)):
+    depth, enough = records.queue_depth(settings), records.USUAL_QUEUE_DEPTH
+    most, kept = queue_head.most_records(depth), queue_head.kept_records(depth)
+    for name, usual in records.QUEUE_DEPTHS.items():
         value = records.option(options, name) or str(usual)
-        if value.isdigit() and int(value) < 2 * queue_head.MOST_RECORDS:
+        if value.isdigit() and int(value) < enough:
             yield Finding(
                 "warning",
-                f"{name}={value}: Slurm looks at so many jobs in a pass, each partition of a list "
-                f"counts as one, and lists may name {queue_head.MOST_RECORDS} partitions, in a "
-                f"burst {queue_head.KEPT_RECORDS}; jobs behind these are looked at late",
-                f"set {name}={max(usual, 2 * queue_head.MOST_RECORDS)} or more in "
-                "SchedulerParameters",
+                f"{name}={value}: Slurm looks at so many jobs in a pass, and each partition of a "
+                f"list counts as one, so lists name {most} partitions at most, in a burst {kept}; "
+                "jobs behind these keep the partition that they ask for",
+                f"set {name}={usual} or more in SchedulerParameters",
             )
 
 
@@ -376,17 +380,35 @@ def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterat
         yield Finding("ok", f"GPUs of which parts are given out ({names}) count as in use")
     if release >= _EXPEDITES:
         yield Finding("ok", "jobs of --requeue=expedite are not moved (Slurm's source, not run)")
-    if "topology/block" in settings.get("TopologyPlugin", ""):
+    if "topology/block" not in settings.get("TopologyPlugin", ""):
+        return
+    if release >= _SHOWS_SEGMENTS:
         yield Finding("ok", "jobs in segments of a block are not moved (Slurm's source, not run)")
+    elif release >= _HAS_SEGMENTS:
+        yield Finding(
+            "warning",
+            "this Slurm does not show which jobs asked for --segment, so they may be moved as any "
+            "other; 25.05 shows it (Slurm's source, not run)",
+            "write #HADAR off=yes into the scripts of such jobs, or update Slurm",
+        )
 
 
-def _racks(config: Config, cluster: Cluster) -> Iterator[Finding]:
+def _racks(config: Config, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Finding]:
     policy, trait = config.controller.policy, policies.Trait
     try:
         uses = policies.find(policy).uses
     except UsageError:
         # A finding of _names says why.
         return
+    other = [one for one in partitions if one.defaults.get("Topology")]
+    if trait.RACKS in uses and other:
+        named = ", ".join(f"{one.name} ({one.defaults['Topology']})" for one in other)
+        yield Finding(
+            "warning",
+            f"partitions with a Topology of their own: {named}. Only Slurm's default topology is "
+            "used, by which nodes that it does not name are in no rack (Slurm's source, not run)",
+            "describe the switches of all nodes in the topology with cluster_default: true",
+        )
     # One that also looks at CPUs, batches or rounds does without racks as well.
     only_racks = trait.RACKS in uses and uses <= {trait.RACKS, trait.MOVES, trait.ORDER}
     if only_racks and not cluster.read_topology():

@@ -196,23 +196,27 @@ class Store:
         )
         return {str(job): int(count) for job, count in rows}
 
-    def counts_after(self, kind: str, outcome: str, ended: str) -> dict[str, int]:
+    def counts_after(
+        self, kind: str, outcome: str, ended: str, *, alike: bool = False
+    ) -> dict[str, int]:
         """How many actions of a kind ended with an outcome that begins like ``outcome``, by job,
-        after the last one that ended with ``ended``."""
+        after the last one that ended with ``ended``. ``alike``: those with the very outcome of the
+        last of them."""
         last: dict[str, int] = {}
         for row in self.connection.execute(
             "SELECT job, MAX(id) FROM journal WHERE kind=? AND outcome=? GROUP BY job",
             (kind, ended),
         ):
             last[str(row[0])] = int(row[1])
-        counts: dict[str, int] = {}
-        for job, number in self.connection.execute(
-            "SELECT job, id FROM journal WHERE kind=? AND substr(outcome, 1, ?)=?",
+        found: dict[str, list[str]] = {}
+        for job, number, said in self.connection.execute(
+            "SELECT job, id, outcome FROM journal WHERE kind=? AND substr(outcome, 1, ?)=?"
+            " ORDER BY id",
             (kind, len(outcome), outcome),
         ):
             if int(number) > last.get(str(job), 0):
-                counts[str(job)] = counts.get(str(job), 0) + 1
-        return counts
+                found.setdefault(str(job), []).append(str(said))
+        return {job: all_.count(all_[-1]) if alike else len(all_) for job, all_ in found.items()}
 
     def counts_in_vain(self, kind: str) -> dict[str, int]:
         """How many actions of a kind in a row, the last ones of each job, were taken by Slurm and

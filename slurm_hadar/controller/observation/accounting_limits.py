@@ -20,8 +20,14 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.database import database_cure, database_message
-from slurm_hadar.slurm.limits import AccountLimits
-from slurm_hadar.slurm.records import requeue_delay_s
+from slurm_hadar.slurm.limits import AccountLimits, enforces_associations
+from slurm_hadar.slurm.records import (
+    USUAL_QUEUE_DEPTH,
+    BillingRule,
+    billing_rule,
+    queue_depth,
+    requeue_delay_s,
+)
 from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _ASK_AGAIN_S = 600.0
@@ -78,6 +84,10 @@ class AccountingLimits:
         """What an update does to a waiting job's priority. In every mode."""
         self.in_order = False
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
+        self.billing_rule = BillingRule.SUM
+        """How Slurm adds up what a job is billed for. In every mode."""
+        self.queue_depth = USUAL_QUEUE_DEPTH
+        """How many jobs Slurm looks at in a scheduling pass. In every mode."""
         self._associations_are_hidden = True
         self.jobs_are_hidden = False
         """Whether Slurm shows a user no jobs of others (PrivateData)."""
@@ -128,12 +138,14 @@ class AccountingLimits:
             self._associations_are_hidden = not {"accounts", "users", "all"}.isdisjoint(hidden)
         self.age = age_priority(settings)
         self.requeue_delay_s = requeue_delay_s(settings)
+        self.billing_rule = billing_rule(settings)
+        self.queue_depth = queue_depth(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
         self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
-        self._associated = enforces_associations(settings)
+        self._associated = enforces_associations(said)
         self._cluster_name = settings.get("ClusterName", "")
         self._until = now + _ASK_AGAIN_S
 
@@ -253,13 +265,6 @@ class AccountingLimits:
             return job
         kept = replace(declared, cpus=None, mem=None, fork=(1, 1), nodes=None)
         return replace(job, declaration=kept)
-
-
-def enforces_associations(settings: Mapping[str, str]) -> bool:
-    """Whether Slurm takes jobs of those only who have an association, which each value of
-    AccountingStorageEnforce but two implies."""
-    said = settings.get("AccountingStorageEnforce", "").lower()
-    return not set(said.split(",")) <= {"", "none", "(null)", "nojobs", "nosteps"}
 
 
 def _private(settings: Mapping[str, str]) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """What a placement would be billed, where the site prices what jobs use.
 
-Slurm bills a job the weighted sum of what it has, ``TRESBillingWeights`` of its partition, for as
-long as it runs (slurm.conf). The factor of its QOS is the same wherever it runs.
+Slurm bills a job what it has by ``TRESBillingWeights`` of its partition, for as long as it runs
+(slurm.conf): the sum, or with MAX_TRES in PriorityFlags the dearest of it. The factor of its QOS is
+the same wherever it runs.
 """
 
 import re
@@ -130,9 +131,11 @@ def _per_gpu(
     with_it = [name for name in target.request.partitions if kind in types.get(name, ())]
     price = _priced(target.job, with_it, seen.partitions)
     job, gpus = target.job, max(1, target.request.count)
-    return (
-        price.get("gres/gpu", 0.0)
-        + price.get(f"gres/gpu:{kind.lower()}", 0.0)
-        + price.get("cpu", 0.0) * pending_demand.cpus(job) / gpus
-        + price.get("mem", 0.0) * pending_demand.memory_mb(job) / gpus
-    )
+    has = {
+        "gres/gpu": 1.0,
+        f"gres/gpu:{kind.lower()}": 1.0,
+        "cpu": pending_demand.cpus(job) / gpus,
+        "mem": pending_demand.memory_mb(job) / gpus,
+    }
+    parts = {name: price.get(name, 0.0) * amount for name, amount in has.items()}
+    return seen.billing_rule.bill(parts)

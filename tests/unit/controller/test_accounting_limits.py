@@ -15,6 +15,7 @@ from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.limits import AccountLimits
+from slurm_hadar.slurm.records import BillingRule
 
 WIDE = Declaration(types=("any",), gpus=(1, 2), cpus=(1, 8), mem=(1, 9), fork=(1, 4), nodes=(1, 4))
 ANN = job("1", user="ann", account="phys", qos="normal", declaration=WIDE)
@@ -144,8 +145,11 @@ def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
     slurm = Slurm()
     rules = AccountingLimits(slurm, config(f'[site]\nrights = "{rights}"\n'))
     slurm.settings["SchedulerType"] = "sched/builtin"
+    slurm.settings["PriorityFlags"] = "MAX_TRES"
+    slurm.settings["SchedulerParameters"] = "bf_continue,default_queue_depth=40"
     rules.read(NOW)
-    assert rules.in_order
+    assert rules.in_order and rules.queue_depth == 40
+    assert rules.billing_rule is BillingRule.MAX
     slurm.settings["SchedulerType"] = "sched/backfill"
     rules.read(NOW + 601)
     assert not rules.in_order

@@ -192,6 +192,19 @@ def test_refusals_are_remembered_until_slurm_takes_a_hint(context):
     assert apply.refusals(context.store) == {"1": Refusals(1, NOW + 480)}
 
 
+def test_another_error_is_tried_again_as_soon_as_the_first_one_was(context):
+    """It says that what kept the job until now is over; each has its own pauses, also in turn."""
+    closed = SlurmError("scontrol update: Access/permission denied")
+    at, number = NOW, {REFUSED: 0, closed: 0}
+    for error in (REFUSED, REFUSED, REFUSED, closed, REFUSED, closed):
+        at, number[error] = at + 3600, number[error] + 1
+        sent(context, error, now=at)
+        assert apply.refusals(context.store) == {"1": Refusals(number[error], at)}
+    sent(context, None, now=at + 3600)
+    sent(context, closed, now=at + 7200)
+    assert apply.refusals(context.store) == {"1": Refusals(1, at + 7200)}
+
+
 def test_waiting_tasks_of_an_array_stay_in_one_record(context):
     """Slurm changes the whole record, whatever part of it was looked at."""
     tasks = [

@@ -11,6 +11,7 @@ from slurm_hadar.controller.snapshot.bills import as_billed, note, weights
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.records import BillingRule
 
 SITE = config()
 RANGE = Declaration(
@@ -23,10 +24,11 @@ def priced(text, found=None):
     return [replace(one, billing=text) for one in partitions_of(found or nodes())]
 
 
-def numbers(declared, billing, **more):
+def numbers(declared, billing, rule=BillingRule.SUM, **more):
     """GPU type -> the numbers of GPUs that the job may be given."""
     one = job("1", declaration=declared, request=ONE, **more)
-    view = look(seen([one], partitions=priced(billing)), SITE).view
+    shown = replace(seen([one], partitions=priced(billing)), billing_rule=rule)
+    view = look(shown, SITE).view
     return {
         kind: [n for n, rate in zip(view.counts, view.jobs.rate[0, row], strict=True) if rate > 0]
         for row, kind in enumerate(view.types)
@@ -52,6 +54,14 @@ def test_cpus_and_memory_are_billed_with_the_gpus():
     assert numbers(RANGE, "CPU=1.0", cpus=4)["v100"] == [1]
     assert numbers(RANGE, "Mem=0.25G", mem_per_node_mb=4000)["v100"] == [1]
     assert numbers(RANGE, "License/matlab=1")["v100"] == [1, 2, 3, 4], "of no GPU, CPU or memory"
+
+
+def test_with_max_tres_only_the_dearest_of_it_is_billed():
+    """A second on a V100 and its four CPUs is 13 for one of 5 on a K80, and 9 for one of 4."""
+    either, prices = replace(RANGE, types=("v100", "k80")), "CPU=1,GRES/gpu:v100=9,GRES/gpu:k80=1"
+    found = {rule: numbers(either, prices, rule, cpus=4)["v100"] for rule in BillingRule}
+    assert found[BillingRule.SUM] == found[BillingRule.MAX_AND_GRES] == [1, 2, 3]
+    assert found[BillingRule.MAX] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("billing", ["CPU=1.0", "Mem=0.25G", "cpu=0.5,gres/gpu=2"])

@@ -237,6 +237,8 @@ def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named)
         ({"GresTypes": "gpu,shard,mps"}, (22, 5), ["(gres/mps and gres/shard) count as in use"]),
         ({"GresTypes": "gpu"}, (24, 11), []),
         ({"TopologyPlugin": "topology/block"}, (25, 5), ["segments"]),
+        ({"TopologyPlugin": "topology/block"}, (24, 11), ["does not show"]),
+        ({"TopologyPlugin": "topology/block"}, (24, 5), []),
         ({}, (25, 11), ["--requeue=expedite"]),
     ],
 )
@@ -249,9 +251,20 @@ def test_what_holds_for_this_slurm_is_reported(settings, release, says):
 def test_a_policy_that_looks_at_racks_wants_a_tree():
     flat, tree = (SimpleNamespace(read_topology=lambda f=f: f) for f in ({}, {"v1": "r1"}))
     site = config('[controller]\npolicy = "network"\n')
-    (found,) = check._racks(site, flat)
+    (found,) = check._racks(site, flat, [])
     assert found.level == "warning" and "leaf switch" in found.what
-    assert not list(check._racks(site, tree)) and not list(check._racks(CONFIG, flat))
+    assert not list(check._racks(site, tree, [])) and not list(check._racks(CONFIG, flat, []))
+
+
+def test_of_several_topologies_only_the_default_one_is_used():
+    tree = SimpleNamespace(read_topology=lambda: {"v1": "r1"})
+    plain, own = Partition("gpu", ("v1",)), Partition("k80", ("k1",), defaults={"Topology": "t2"})
+    site = config('[controller]\npolicy = "network"\n')
+    (found,) = check._racks(site, tree, [plain, own])
+    assert "k80 (t2)" in found.what and "Only Slurm's default topology" in found.what
+    assert not list(check._racks(site, tree, [plain]))
+    without = config('[controller]\npolicy = "gavel_las"\n')
+    assert not list(check._racks(without, tree, [own]))
 
 
 def partitions(tier, mode="REQUEUE", name="idle"):

@@ -406,18 +406,15 @@ def test_a_job_that_fits_nowhere_in_its_list_has_its_owners_at_the_next_tick(rea
 SOME = replace(ALL, types=("v100", "p100"))
 
 
-def test_types_that_only_a_list_said_are_features_once_it_is_taken_back(monkeypatch):
+def test_types_that_only_a_list_said_are_features_once_it_is_taken_back():
     """Else Slurm would start it on a type that its owner excluded."""
-    monkeypatch.setattr(queue_head, "MOST_RECORDS", 0)
-    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 0)
     some = replace(SOME, partitions=("gpu",))
-    first = seen([job(declaration=some, partitions=("v100", "p100"))])
+    first = replace(seen([job(declaration=some, partitions=("v100", "p100"))]), queue_depth=0)
     done = decide(first, {}, SITE)
     assert hinted(done)["1"] == {"Partition": "gpu", "Features": "v100|p100"}
-    second = after(first, done)
+    second = replace(after(first, done), queue_depth=0)
     assert decide(second, {}, SITE).actions == ()
-    monkeypatch.undo()
-    third = decide(second, {}, SITE)
+    third = decide(replace(second, queue_depth=100), {}, SITE)
     assert hinted(third)["1"] == {"Partition": "v100,p100"}
 
 
@@ -454,49 +451,56 @@ def test_a_second_look_sends_nothing():
     assert decide(after(first, done), {"1": {"k80": 1}}, SITE).actions == ()
 
 
-def test_lists_are_for_the_head_of_the_queue(monkeypatch):
-    monkeypatch.setattr(queue_head, "MOST_RECORDS", 7)
+def shallow(jobs, depth=14):
+    """Where Slurm looks at so few jobs that lists may name 7 partitions, in a burst 10."""
+    return replace(seen(jobs), queue_depth=depth)
+
+
+def test_how_many_partitions_lists_may_name_goes_by_what_slurm_looks_at():
+    many = [job(str(n), declaration=ALL, priority=1000 - n) for n in range(1, 101)]
+    for depth, lists in ((100, 16), (20, 3), (5, 0), (1000, 66)):
+        assert len(hinted(decide(shallow(many, depth), {}, SITE))) == lists
+    numbers = [(queue_head.most_records(n), queue_head.kept_records(n)) for n in (100, 20, 10**6)]
+    assert numbers == [(50, 75), (10, 15), (200, 300)]
+
+
+def test_lists_are_for_the_head_of_the_queue():
     many = [job(str(n), declaration=ALL, priority=1000 - n) for n in range(1, 6)]
-    assert set(hinted(decide(seen(many), {}, SITE))) == {"1", "2"}
+    assert set(hinted(decide(shallow(many), {}, SITE))) == {"1", "2"}
     lists = [replace(one, partitions=("v100", "p100", "k80")) for one in many]
-    assert has_capacity(seen([*lists[:2], *many[2:]])) and not has_capacity(seen(lists[:3]))
+    assert has_capacity(shallow([*lists[:2], *many[2:]])) and not has_capacity(shallow(lists[:3]))
     # Slurm does not look at these.
     for away in ({"held": True, "priority": 0}, {"eligible_s": NOW + 60}, {"reason": "Dependency"}):
-        assert has_capacity(seen([*lists[:2], replace(lists[2], **away)]))
+        assert has_capacity(shallow([*lists[:2], replace(lists[2], **away)]))
     # One that sank a little keeps the list that it has: nothing is sent for it.
-    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
     sunk = replace(
         lists[4],
         admin_comment=record({"Partition": "gpu"}, {"Partition": "v100,p100,k80"}),
     )
-    assert "5" not in hinted(decide(seen([*many[:4], sunk]), {}, SITE))
+    assert "5" not in hinted(decide(shallow([*many[:4], sunk]), {}, SITE))
 
 
 def test_lists_deep_in_the_queue_are_taken_back(monkeypatch):
     """As after a burst of submissions between two ticks: hbatch gave each of them its list."""
-    monkeypatch.setattr(queue_head, "MOST_RECORDS", 7)
-    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 9)
     said = replace(ALL, partitions=("gpu",))
     names = ("v100", "p100", "k80")
     many = [job(str(n), declaration=said, partitions=names, priority=1000 - n) for n in range(1, 8)]
-    first = seen(many)
+    first = shallow(many)
     done = decide(first, {}, SITE)
     assert hinted(done) == {str(n): {"Partition": "gpu"} for n in range(4, 8)}
     assert all(not action.steering.was for action in done.actions), "it is its owner's again"
     assert "near" in done.actions[0].reason
-    assert decide(after(first, done), {}, SITE).actions == ()
+    assert decide(replace(after(first, done), queue_depth=14), {}, SITE).actions == ()
     monkeypatch.setattr(queue_head, "MOST_TAKEN_BACK", 2)
     assert set(hinted(decide(first, {}, SITE))) == {"4", "5"}
 
 
-def test_a_list_of_its_owner_is_never_taken_back(monkeypatch):
-    monkeypatch.setattr(queue_head, "MOST_RECORDS", 0)
-    monkeypatch.setattr(queue_head, "KEPT_RECORDS", 0)
+def test_a_list_of_its_owner_is_never_taken_back():
     names = ("v100", "p100", "k80")
     by_hand = job(declaration=ALL, partitions=names)
     typed = job("2", declaration=replace(ALL, partitions=names), partitions=names)
     later = job("3", declaration=replace(ALL, partitions=("open",)), partitions=names)
-    assert hinted(decide(seen([by_hand, typed, later]), {}, SITE)) == {}
+    assert hinted(decide(shallow([by_hand, typed, later], 0), {}, SITE)) == {}
 
 
 # -- whose a field is ------------------------------------------------------------------------

@@ -20,9 +20,9 @@ def test_a_tick_asks_the_journal_each_question_once(policy, tmp_path, monkeypatc
     def counted(name):
         real = getattr(Store, name)
 
-        def around(self, *words):
-            asked[name, words] += 1
-            return real(self, *words)
+        def around(self, *words, **more):
+            asked[name, (*words, *more.items())] += 1
+            return real(self, *words, **more)
 
         return around
 

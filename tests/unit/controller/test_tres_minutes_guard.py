@@ -15,6 +15,7 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import MinuteLimit, Minutes
+from slurm_hadar.slurm.records import BillingRule
 
 HAS = {"cpu": 4.0, "mem": 4096.0, "node": 1.0, "billing": 4.0, "gres/gpu": 1.0}
 PHYS = {"account": "phys", "qos": "normal"}
@@ -65,10 +66,11 @@ def move(one=HERE, gpus=None, kind=Kind.MOVE, **fields):
     return Action(kind, one, fields, Steering(), "", placement)
 
 
-def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None):
+def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None, rule=None):
     actions = actions or (move(),)
     jobs = [*(action.job for action in actions), *others]
     shown = seen(jobs, partitions=partitions)
+    shown = replace(shown, billing_rule=rule) if rule else shown
     guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(site)), shown, site, moving)
     return guard.refused(actions)
 
@@ -141,6 +143,18 @@ def test_a_dearer_partition_is_billed_as_the_sum_of_its_weights():
         assert bool(refused(slurm, dear, partitions=there)) is not fits
     same = Slurm(cpu(USED, tres="billing"))
     assert not refused(same, partitions=there) and refused(same, dear, partitions=there)
+
+
+@pytest.mark.parametrize(
+    ("rule", "each"), [("MAX", 5 + 2), ("MAX_AND_GRES", 5 + 4 + 2), ("SUM", 4 + 5 + 0.5 * 4 + 2)]
+)
+def test_with_max_tres_the_dearest_of_it_is_billed(rule, each):
+    weights = "CPU=1,GRES/gpu=5,Mem=0.5G,license/x=2"
+    there = [Partition("gpu", billing="CPU=1"), Partition("v100", billing=weights)]
+    dear, more = move(Partition="v100"), 120 * each - 4 * (7200 - 1180) / 60
+    for left, fits in ((more, True), (more - 1, False)):
+        slurm = Slurm(cpu(left, tres="billing"), use={1: {**HAS, "license/x": 1.0}})
+        assert bool(refused(slurm, dear, partitions=there, rule=BillingRule[rule])) is not fits
 
 
 def test_moves_of_one_tick_count_together():

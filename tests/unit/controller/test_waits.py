@@ -123,9 +123,9 @@ def test_a_shortened_list_keeps_its_deadline_and_its_end():
 def test_a_shortened_list_that_sinks_back_in_the_queue_is_widened(monkeypatch):
     ours = shortened(job("1", declaration=DECLARED)).steering
     waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
-    monkeypatch.setattr(queue_head, "MOST_RECORDS", 1)
+    monkeypatch.setattr(queue_head, "kept_records", lambda depth: 2)
     busy, found = full(10)
-    shown = seen([waits, *busy], found, steering={"1": ours})
+    shown = replace(seen([waits, *busy], found, steering={"1": ours}), queue_depth=2)
     assert hinted(decide(shown, {}, SITE))["1"]["Partition"] == "gpu"
     wide = replace(ours, until=0.0, ends=0.0)
     shown = replace(shown, steering={"1": wide})

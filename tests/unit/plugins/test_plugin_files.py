@@ -375,9 +375,16 @@ def test_the_lua_settings_say_which_partition_stands_for_which_types():
             CONF + PARTITIONS + "PartitionName=gpu DefMemPerCPU=9\n",
             "pascal has another DefMemPerCPU",
         ),
-        (CONF + PARTITIONS + "EnforcePartLimits=ANY\n", ""),
+        (CONF + PARTITIONS + "EnforcePartLimits=NO\n", ""),
+        (CONF + PARTITIONS + "EnforcePartLimits=Any\n", "EnforcePartLimits=ANY rejects one that"),
         (CONF + PARTITIONS + "enforcepartlimits=all\n", "EnforcePartLimits=ALL rejects"),
         (CONF + PARTITIONS + "EnforcePartLimits=Yes\n", "EnforcePartLimits=ALL rejects"),
+        (CONF + PARTITIONS + "AccountingStorageEnforce=none\n", ""),
+        (CONF + PARTITIONS + "AccountingStorageEnforce=nojobs,nosteps\n", ""),
+        (
+            CONF + PARTITIONS + "accountingStorageEnforce=safe\n",
+            "AccountingStorageEnforce=safe rejects one from a user who has an association",
+        ),
     ],
 )
 def test_a_list_is_made_only_where_slurm_conf_lets_it_reject_no_job(site, conf, says):

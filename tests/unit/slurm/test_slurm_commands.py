@@ -273,6 +273,7 @@ class Entry:
     """A job of a PySlurm: what is not given is None."""
 
     id, state = 7, "RUNNING"
+    segment_size: int | None = None
 
     def __init__(self, layout: dict[str, object]) -> None:
         self.get_resource_layout_per_node = lambda: layout
@@ -286,6 +287,24 @@ def test_a_running_job_without_its_gpus_is_no_answer_of_pyslurm() -> None:
     assert shown.gpus == {"v1": {"v100": 2}}
     with pytest.raises(ValueError, match="shows nothing of what the running job 7 has"):
         pyslurm_records.job(Entry({}))
+
+
+@pytest.mark.parametrize(("size", "external"), [(None, False), (0, False), (4, True)])
+def test_a_job_in_segments_is_one_of_external_resources(size: int | None, external: bool) -> None:
+    entry = Entry({"v1": {"gres": {"gpu:v100": {"count": 2}}}})
+    entry.segment_size = size
+    shown, _ = pyslurm_records.job(entry)
+    assert shown.external is external
+
+
+def test_a_pyslurm_that_knows_no_segments() -> None:
+    class Earlier(Entry):
+        def __getattr__(self, name: str) -> None:
+            if name == "segment_size":
+                raise AttributeError(name)
+
+    shown, _ = pyslurm_records.job(Earlier({"v1": {"gres": {"gpu:v100": {"count": 2}}}}))
+    assert not shown.external
 
 
 @pytest.mark.parametrize("backend", ["auto", "cli", "pyslurm"])

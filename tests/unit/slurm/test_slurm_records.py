@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.slurm import records
+from slurm_hadar.slurm.records import BillingRule
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 VERSIONS = ["22.05.8", "24.11.5"]
@@ -135,3 +136,19 @@ def test_damaged_output_is_records_or_a_clear_error(version: str, data: st.DataO
         parse(damaged)
     except HadarError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule", "bill"),
+    [
+        ("", BillingRule.SUM, 4 + 5 + 3 + 2),
+        ("(null)", BillingRule.SUM, 4 + 5 + 3 + 2),
+        ("ACCRUE_ALWAYS,MAX_TRES", BillingRule.MAX, 5 + 2),
+        ("MAX_TRES_GRES,NO_FAIR_TREE", BillingRule.MAX_AND_GRES, 4 + 5 + 2),
+    ],
+)
+def test_how_slurm_makes_a_bill(flags: str, rule: BillingRule, bill: float) -> None:
+    """As its assoc_mgr_tres_weighted."""
+    parts = {"cpu": 4.0, "gres/gpu": 5.0, "mem": 3.0, "license/x": 2.0}
+    assert records.billing_rule({"PriorityFlags": flags} if flags else {}) is rule
+    assert rule.bill(parts) == bill and rule.bill({}) == 0

@@ -144,3 +144,18 @@ def test_a_begin_time_later_than_slurms_own_was_set_by_somebody(
     assert times.begins_as_set(again, now, 121.0) is set_by_others
     assert not times.begins_as_set(again, now, inf)
     assert not times.begins_as_set(replace(again, restarts=0), now, 121.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "depth"),
+    [
+        ("", 100),
+        ("(null)", 100),
+        ("default_queue_depth=1000", 500),
+        ("bf_max_job_test=2000,default_queue_depth=1000", 1000),
+        ("bf_max_job_test=30", 30),
+        ("default_queue_depth=many,bf_max_job_test=", 100),
+    ],
+)
+def test_how_many_jobs_slurm_looks_at(options: str, depth: int) -> None:
+    assert records.queue_depth({"SchedulerParameters": options} if options else {}) == depth

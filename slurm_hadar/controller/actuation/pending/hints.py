@@ -83,7 +83,8 @@ def hints(
     """
     waiting = _waiting(snapshot, seen)
     wanted = {id_: Hint(nice=nice) for id_, nice in nices.items()}
-    left, deep = queue_head.MOST_RECORDS, list[list[SchedulableJob]]()
+    most = queue_head.most_records(seen.queue_depth)
+    left, deep = most, list[list[SchedulableJob]]()
     unfit: dict[str, tuple[str, ...]] = {}
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(seen)
@@ -111,7 +112,7 @@ def hints(
                 unfit |= {target.job.id: typed for target in targets}
         else:
             deep.append(targets)
-    deep_ones = queue_head.too_deep(deep, queue_head.MOST_RECORDS - left, seen, config)
+    deep_ones = queue_head.too_deep(deep, most - left, seen, config)
     back = [
         *_taken_back(unfit, "it fits in no node of a partition", wanted, known),
         *_taken_back(deep_ones, _DEEP, wanted, known),

@@ -8,25 +8,35 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.domain.job import Job
 
-MOST_RECORDS = 50
-"""Partitions that all lists together may name: Slurm looks at a job once for each, and by default
-at 100 of them in its main scheduler (default_queue_depth) and 500 in backfill (bf_max_job_test)."""
-KEPT_RECORDS = 75
-"""As many stay as they are. What is beyond, as after many submissions between two ticks, is taken
-back: jobs behind, of whatever partition, would be beyond Slurm's look."""
+_LARGEST = 200
+"""Partitions that all lists together name at most, however many jobs Slurm looks at: a tick may
+have to send each of these lists."""
 MOST_TAKEN_BACK = 50
 """Lists that one tick takes back: with rl_enable Slurm takes two updates in a second."""
 
 
+def most_records(queue_depth: int) -> int:
+    """Partitions that all lists together may name: half of the jobs that Slurm looks at in a pass,
+    since it looks at a job once for each; 50 at Slurm's defaults."""
+    return min(queue_depth // 2, _LARGEST)
+
+
+def kept_records(queue_depth: int) -> int:
+    """As many stay as they are. What is beyond, as after many submissions between two ticks, is
+    taken back: jobs behind, of whatever partition, would be beyond Slurm's look."""
+    return most_records(queue_depth) * 3 // 2
+
+
 def has_capacity(seen: Observed) -> bool:
-    """Whether new jobs may come with a list of partitions; see :data:`MOST_RECORDS`. Slurm does not
-    look at jobs that are held or may not begin yet."""
+    """Whether new jobs may come with a list of partitions; see :func:`most_records`. Slurm does
+    not look at jobs that are held or may not begin yet."""
     waiting = [
         job
         for job in seen.jobs.values()
         if job.managed and job.may_start_at(seen.now) and not job.reason.startswith("Dependency")
     ]
-    return sum(len(job.partitions) for job in waiting if len(job.partitions) > 1) < MOST_RECORDS
+    listed = sum(len(job.partitions) for job in waiting if len(job.partitions) > 1)
+    return listed < most_records(seen.queue_depth)
 
 
 def too_deep(
@@ -36,7 +46,7 @@ def too_deep(
     typed. ``deep``: records behind those that get a list, in Slurm's order; ``used``: partitions
     that the lists at the head name."""
     found: dict[str, tuple[str, ...]] = {}
-    kept, taken_back = KEPT_RECORDS - used, 0
+    kept, taken_back = kept_records(seen.queue_depth) - used, 0
     for targets in deep:
         job = targets[0].job
         typed = typed_partitions(job, seen, config)

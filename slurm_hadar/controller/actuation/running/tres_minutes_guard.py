@@ -265,7 +265,7 @@ class _Known:
         return ratio * has.get(tres, 0.0)
 
     def _billed(self, action: Action, has: Amounts, ratio: float) -> float:
-        """As the sum of what is billed; with MAX_TRES in PriorityFlags it is less."""
+        """By the weights of the partitions that it may go to, at most."""
         here = self._weights(action.job.partitions)
         there = self._weights(self._partitions(action))
         if ratio == 1.0 and len(here) == 1 and here == there:
@@ -273,7 +273,8 @@ class _Known:
         bills = [0.0]
         for text in there:
             prices = weights(text) if text else {"cpu": 1.0}
-            bills.append(sum(price * self._then(k, action, has) for k, price in prices.items()))
+            parts = {k: price * self._then(k, action, has) for k, price in prices.items()}
+            bills.append(self._seen.billing_rule.bill(parts))
         return max(bills)
 
     def _weights(self, partitions: Sequence[str]) -> set[str]:
