@@ -1,6 +1,7 @@
 """Names in the code, the log, JSON and on the command line use the field's terms."""
 
 import ast
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import typer
 
+from slurm_hadar import api, testing
 from slurm_hadar.cli.main import app
 from slurm_hadar.reports import job_report, text
+from slurm_hadar.testing import strategies
 
 PACKAGE = Path(__file__).resolve().parents[2] / "slurm_hadar"
 DEFINITION = re.compile(r"^(class|def) ([A-Za-z]\w*)", re.MULTILINE)
@@ -46,6 +49,8 @@ ALLOWED = {
     "OfferLoop": "the loop of resource offers, the paper's own term",
     "RackOffer": "one resource offer of that loop",
     "stateful_parts": "parts of a training with a state_dict",
+    "known": "JobArrays.known: which rates are known",
+    "end_known": "JobArrays.end_known: which ends are known",
 }
 
 
@@ -105,6 +110,48 @@ def _keys(path: Path) -> Iterator[str]:
                 yield key.value
 
 
+def _members(found: object) -> Iterator[str]:
+    """Public fields and methods of a class of this package, and all parameters."""
+    if inspect.isfunction(found):
+        yield from inspect.signature(found).parameters
+    if not inspect.isclass(found):
+        return
+    for one in found.__mro__:
+        if not one.__module__.startswith("slurm_hadar."):
+            continue
+        for name in {*vars(one), *inspect.get_annotations(one)}:
+            member = inspect.unwrap(
+                getattr(getattr(one, name, None), "__func__", vars(one).get(name))
+            )
+            if not name.startswith("_"):
+                yield name
+            if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+                yield from inspect.signature(member).parameters
+
+
+def _programming_interface() -> Iterator[tuple[str, str]]:
+    """(where, name) of what authors of policies import, with fields, methods and parameters."""
+    for module, names in ((api, api.__all__), (testing, testing.__all__), (strategies, ["views"])):
+        for name in names:
+            yield module.__name__, name
+            for inner in _members(inspect.unwrap(getattr(module, name))):
+                yield f"{module.__name__}.{name}", inner
+
+
+def test_the_interface_for_authors_of_policies_uses_the_terms_of_the_field():
+    found = set(_programming_interface())
+    assert {
+        ("slurm_hadar.api.FreeCapacity", "pools"),
+        ("slurm_hadar.api.FreeCapacity", "allocation"),
+        ("slurm_hadar.api.JobArrays", "cpu_sensitivity"),
+        ("slurm_hadar.api.PolicyOptions", "options"),
+        ("slurm_hadar.api.placement", "allocation"),
+        ("slurm_hadar.testing.jobs_of", "fields"),
+    } <= found
+    wrong = [(where, name, _private(name)) for where, name in sorted(found) if _private(name)]
+    assert wrong == []
+
+
 def test_log_events_and_json_keys_are_the_terms_of_the_field():
     presentation = PACKAGE / "controller" / "presentation"
     modules = [*presentation.glob("*.py"), PACKAGE / "cli" / "plan_of_job_text.py"]
@@ -126,7 +173,7 @@ def test_no_two_public_classes_share_a_name():
 
 
 def test_each_exception_is_used():
-    assert not set(ALLOWED) - {name for _, name in _names()}
+    assert not set(ALLOWED) - {name for _, name in (*_names(), *_programming_interface())}
 
 
 def test_a_private_word_is_found():

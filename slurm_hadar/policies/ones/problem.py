@@ -33,13 +33,13 @@ class BatchProblem:
 
 
 def problem_of(
-    view: View, floor: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
+    view: View, pools: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
 ) -> BatchProblem:
     """Set it up. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
     jobs = view.jobs
-    options = options_of(view, floor, jobs.rate, settings.min_stay_s)
+    options = options_of(view, pools, jobs.rate, settings.min_stay_s)
     sizes, now_batch = sizes_of(jobs), present_index(jobs)
-    seconds = _seconds(view, floor, options, goodput_of(jobs, limit))
+    seconds = _seconds(view, pools, options, goodput_of(jobs, limit))
     now_option: IntArray = np.where(options.now >= 0, options.now, -1)
     free = np.where(options.bound[:, None, None], np.inf, seconds)
     running = now_option >= 0
@@ -76,8 +76,8 @@ def problem_of(
     return BatchProblem(space, stakes, options, seconds, sizes, now_option, now_batch, own)
 
 
-def _seconds(view: View, floor: ResourcePools, options: Options, good: FloatArray) -> FloatArray:
-    kinds = np.asarray(floor.pool_type, dtype=np.int64)
+def _seconds(view: View, pools: ResourcePools, options: Options, good: FloatArray) -> FloatArray:
+    kinds = np.asarray(pools.pool_type, dtype=np.int64)
     laid = good[:, kinds].reshape(len(good), -1, good.shape[3])
     able = np.isfinite(options.seconds)[:, :, None] & (laid > 0)
     left = options.left[:, None, None]

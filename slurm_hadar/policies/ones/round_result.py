@@ -14,7 +14,7 @@ class LaidRound:
     its batches; ``places``: the nodes."""
 
     view: View
-    floor: ResourcePools
+    pools: ResourcePools
     problem: BatchProblem
     option: IntArray
     batch: IntArray
