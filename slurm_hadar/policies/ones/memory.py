@@ -10,8 +10,7 @@ from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import chooses
 from slurm_hadar.policies.ones.limits import BatchLimits
-from slurm_hadar.policies.ones.problem import BatchProblem
-from slurm_hadar.policies.ones.round_result import LaidRound
+from slurm_hadar.policies.ones.problem import BatchProblem, LaidRound
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1

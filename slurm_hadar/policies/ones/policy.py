@@ -17,10 +17,9 @@ from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
 from slurm_hadar.policies.ones import memory
 from slurm_hadar.policies.ones.limits import limits_of
-from slurm_hadar.policies.ones.problem import BatchProblem, greedy, present, problem_of
+from slurm_hadar.policies.ones.problem import BatchProblem, LaidRound, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
 from slurm_hadar.policies.ones.reasons import tell
-from slurm_hadar.policies.ones.round_result import LaidRound
 from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait

@@ -9,6 +9,7 @@ from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import goodput_of, present_index, sizes_of
 from slurm_hadar.policies.ones.score import Stakes, work_of
 from slurm_hadar.policies.ones.settings import OnesOptions
+from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.work import Options, options_of
 from slurm_hadar.solvers.evolution_space import Space
 
@@ -135,3 +136,18 @@ def greedy(problem: BatchProblem, start: tuple[IntArray, IntArray]) -> tuple[Int
             option[job], batch[job] = at, space.best[job, at]
             free[space.pool[at]] -= space.gpus[at]
     return option, batch
+
+
+@dataclass(frozen=True)
+class LaidRound:
+    """What one round came to.
+
+    ``option`` (J,): which of the problem's options each job has, ``batch`` (J,): with which of
+    its batches; ``places``: the nodes."""
+
+    view: View
+    pools: ResourcePools
+    problem: BatchProblem
+    option: IntArray
+    batch: IntArray
+    places: PlacedJobs

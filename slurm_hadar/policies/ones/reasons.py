@@ -14,7 +14,7 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
-from slurm_hadar.policies.ones.round_result import LaidRound
+from slurm_hadar.policies.ones.problem import LaidRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.unavailable import unavailable
 from slurm_hadar.solvers.evolution import Best

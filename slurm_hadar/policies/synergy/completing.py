@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import FloatArray, IntArray, View
+from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.allocation import (
     Allocation,
     ResourcePools,
@@ -139,3 +139,17 @@ def _filled(placement: Placement, given: Given | None) -> Placement:
         mem_per_gpu_mb=round(given.need.mem_mb),
         reason=f"{placement.reason}; {reason(given, True)}",
     )
+
+
+def wrapped(
+    view: View, state: State, settings: SynergyOptions, proportional: bool = False
+) -> tuple[Plan, State]:
+    """Another policy's GPUs with Synergy's CPUs and memory: option ``wrap``.
+
+    The other policy sees the speeds of the fair shares; its state is kept beside ours."""
+    from slurm_hadar.policies import get
+
+    before = state.get(settings.wrap)
+    inner = before if isinstance(before, dict) else {}
+    plan, after = get(settings.wrap)(eased(view), inner)
+    return completed(view, plan, settings, proportional), {settings.wrap: after}

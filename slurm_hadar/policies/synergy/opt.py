@@ -15,12 +15,12 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.allocation import Demand, ResourcePools
 from slurm_hadar.policies.record import Policy, Trait
+from slurm_hadar.policies.synergy.completing import wrapped
 from slurm_hadar.policies.synergy.demands import SAME, Demands
 from slurm_hadar.policies.synergy.placing import ResourceWish
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.wishes import options_of
-from slurm_hadar.policies.synergy.wrapping import wrapped
 from slurm_hadar.solvers.gang_places import places
 from slurm_hadar.solvers.share_choice import choose
 
