@@ -3,6 +3,7 @@
 #   ./install.sh demo                 the demonstration: a real Slurm with pretend GPUs on this machine
 #   ./install.sh check                lint, types and the quick unit tests
 #   ./install.sh test                 everything the tests need, and the tests
+#   ./install.sh coverage             the tests of check once more, and the lines of the package that they run
 #   ./install.sh site --prefix DIR    hbatch and hadar for a real site, with the releases of packaging/locked
 #   ./install.sh uninstall [--prefix DIR]   takes it back; jobs become Slurm's own
 set -euo pipefail
@@ -14,7 +15,7 @@ say() { printf 'install: %s\n' "$*" >&2; }
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 usage() {
-  sed -n '2,7s/^# \{0,1\}//p' "$here/install.sh" >&2
+  sed -n '2,8s/^# \{0,1\}//p' "$here/install.sh" >&2
   exit 2
 }
 
@@ -116,6 +117,12 @@ check() {
   sed 's/^--[a-z]*=/  /' tests/unit/slow.txt >&2
   say "left out: tests/live and the $(wc -l <tests/unit/slow.txt) slow tests and files named above; './install.sh test' runs everything"
   return "$failed"
+}
+
+# The tests of check without lint and types; a line for each module with lines that no test runs.
+coverage() {
+  environment "$venv" test
+  "$venv/bin/python" -m pytest tests/unit @tests/unit/slow.txt -n 2 -q --cov --cov-report=term:skip-covered "$@"
 }
 
 tests() {
@@ -344,6 +351,7 @@ case ${1:-} in
   demo) shift; demo "$@" ;;
   check) shift; check "$@" ;;
   test) shift; tests "$@" ;;
+  coverage) shift; coverage "$@" ;;
   site) shift; site "$@" ;;
   uninstall) shift; uninstall "$@" ;;
   -h | --help) (usage) || exit 0 ;;

@@ -133,7 +133,7 @@ def _joined(before: JobArrays, keep: np.ndarray, fresh: JobArrays, held: np.ndar
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(before, name)[keep], getattr(fresh, name)])
         for name in JobArrays.__dataclass_fields__
-        if name not in ("ids", "held", "beside", "batches", "network", "prospects")
+        if name not in ("ids", "held", "cpu_sensitivity", "batches", "network", "prospects")
     }
     ids = (*(before.ids[job] for job in keep.tolist()), *fresh.ids)
     return JobArrays(ids=ids, held=held, **joined)

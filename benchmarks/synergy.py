@@ -101,7 +101,7 @@ def workload(share: float, load: float, jobs: int = JOBS) -> Workload:
         max_nodes=np.full(jobs, SERVERS, dtype=np.int64),
         cpus_per_gpu=cpus,
         mem_per_gpu_mb=mem,
-        beside=cpu_trait_of(
+        cpu_sensitivity=cpu_trait_of(
             grids, (cpus, mem), (least, least), (most, np.full(jobs, MEM_GB * 1024.0))
         ),
     )
@@ -130,7 +130,7 @@ class Floor:
     def __call__(self, view: View, state: State) -> tuple[Plan, State]:
         """Decide, and look."""
         plan, state = self._decide(view, state)
-        trait = view.jobs.beside
+        trait = view.jobs.cpu_sensitivity
         assert trait is not None
         self.rounds += 1
         for row, id_ in enumerate(view.jobs.ids):

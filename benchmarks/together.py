@@ -123,7 +123,9 @@ def mixed() -> Ground:
         name="mixed",
         cpus_per_gpu=cpus,
         mem_per_gpu_mb=mem,
-        beside=cpu_trait_of(grids, (cpus, mem), (np.ones(JOBS), np.full(JOBS, 1024.0)), most),
+        cpu_sensitivity=cpu_trait_of(
+            grids, (cpus, mem), (np.ones(JOBS), np.full(JOBS, 1024.0)), most
+        ),
         gradients=step / work.batches.base,
         copies=np.where(dealt, 4, 1),
         tasks=np.where(dealt, work.request, 1),

@@ -237,8 +237,8 @@ def _plan_of_own(site: Config, as_json: bool) -> None:
             "no controller answers on this host, and only the controller's user can plan by "
             "themselves; hadar explain JOB shows what was decided on a job of yours"
         )
-    ago = formats.duration(max(0.0, time.time() - found.told_s))
-    lines = [f"The plan of the last tick, {ago} ago:", *found.lines]
+    ago = formats.duration(max(0.0, time.time() - found.observed_s))
+    lines = [f"The plan of the last tick, {ago} ago:", *found.text]
     _print_plan(site, "plan", found.summary, lines, as_json)
 
 

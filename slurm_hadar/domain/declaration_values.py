@@ -219,3 +219,13 @@ def progress(text: str) -> str:
             "{epoch*50000} once, where the number stands; 64 and 50000 are the samples in one"
         )
     return text
+
+
+_MOST_BATCHES = 12
+
+
+def doublings(low: int, high: int) -> tuple[int, ...]:
+    """The global batches that a range such as ``64:512`` stands for: ``low``, twice, four times ...
+    as much, and ``high``; rising, at most 12, the smallest."""
+    sizes = [low * 2**step for step in range(_MOST_BATCHES) if low * 2**step <= high]
+    return (*sizes, high)[:_MOST_BATCHES] if sizes and sizes[-1] < high else tuple(sizes)

@@ -107,7 +107,7 @@ class JobArrays:
     owner: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) whose job it is: jobs with the same number belong to one user. Each job stands alone
     where nothing is given."""
-    beside: CpuTrait | None = None
+    cpu_sensitivity: CpuTrait | None = None
     """How the speed hangs on CPUs and memory; None: not known."""
     batches: BatchTrait | None = None
     """The batches that the jobs may train with; None: theirs only."""

@@ -43,7 +43,7 @@ class ResourcePools:
     """(node, type) -> slot."""
     node_of: tuple[int, ...]
     """``node`` as plain numbers."""
-    beside: tuple[tuple[int, ...], ...]
+    same_node: tuple[tuple[int, ...], ...]
     """(S,) all slots of the slot's node, itself included."""
     pool_of: tuple[int, ...]
     """``pool`` as plain numbers."""
@@ -88,7 +88,7 @@ def resource_pools(view: View) -> ResourcePools:
             place: s for s, place in enumerate(zip(node.tolist(), kind.tolist(), strict=True))
         },
         node_of=tuple(node.tolist()),
-        beside=tuple(tuple(together[number]) for number in node.tolist()),
+        same_node=tuple(tuple(together[number]) for number in node.tolist()),
         pool_of=tuple(pool.tolist()),
     )
 
@@ -113,22 +113,24 @@ def demands_of(view: View) -> list[Demand]:
     return [known.setdefault(pair, Demand(*pair)) for pair in pairs]
 
 
-def held_allocations(view: View, floor: ResourcePools) -> dict[int, Allocation]:
+def held_allocations(view: View, pools: ResourcePools) -> dict[int, Allocation]:
     """Where the running jobs are: row of the job -> its place, in the order of ``held``."""
     held: dict[int, Allocation] = {}
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
-            held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
+            held[job] = (*held.get(job, ()), (pools.slot_of[node, kind], count))
     return held
 
 
-def placement_of(view: View, floor: ResourcePools, parts: Allocation, reason: str) -> Placement:
+def placement_of(
+    view: View, pools: ResourcePools, allocation: Allocation, reason: str
+) -> Placement:
     """The placement of a gang that has this place, with its nodes."""
     gpus: dict[str, int] = {}
     nodes: dict[str, dict[str, int]] = {}
-    for slot, count in parts:
-        kind = view.types[int(floor.gpu_type[slot])]
-        on_node = nodes.setdefault(view.nodes.names[int(floor.node[slot])], {})
+    for slot, count in allocation:
+        kind = view.types[int(pools.gpu_type[slot])]
+        on_node = nodes.setdefault(view.nodes.names[int(pools.node[slot])], {})
         gpus[kind] = gpus.get(kind, 0) + count
         on_node[kind] = on_node.get(kind, 0) + count
     return Placement(gpus=gpus, nodes=nodes, reason=reason)
@@ -156,18 +158,18 @@ class FreeCapacity:
     CPUs of a running job are known only roughly."""
 
     __slots__ = (
-        "_cpus", "_key", "_mem", "_plain", "_softened", "floor", "free", "hopeless", "left", "soft"
+        "_cpus", "_key", "_mem", "_plain", "_softened", "free", "hopeless", "left", "pools", "soft"
     )  # fmt: skip
 
-    def __init__(self, view: View, floor: ResourcePools) -> None:
-        self.floor = floor
-        self.free: IntArray = view.nodes.gpus[floor.node, floor.gpu_type].copy()
+    def __init__(self, view: View, pools: ResourcePools) -> None:
+        self.pools = pools
+        self.free: IntArray = view.nodes.gpus[pools.node, pools.gpu_type].copy()
         self.soft: IntArray = np.zeros_like(self.free)
         # By slot, so that a pool is a slice; the slots of a node change together.
-        self._cpus: IntArray = view.nodes.cpus[floor.node].astype(np.int64) * _FINE
-        self._mem: IntArray = view.nodes.mem_mb[floor.node].astype(np.int64) * _FINE
+        self._cpus: IntArray = view.nodes.cpus[pools.node].astype(np.int64) * _FINE
+        self._mem: IntArray = view.nodes.mem_mb[pools.node].astype(np.int64) * _FINE
         self._plain = not (view.jobs.cpus_per_gpu.any() or view.jobs.mem_per_gpu_mb.any())
-        self.left = [int(np.maximum(self.free[a:b], 0).sum()) for a, b in floor.spans]
+        self.left = [int(np.maximum(self.free[a:b], 0).sum()) for a, b in pools.spans]
         """Free GPUs per pool."""
         self._key = 0
         self._softened = False
@@ -177,7 +179,7 @@ class FreeCapacity:
     def copy(self) -> "FreeCapacity":
         """An independent copy with the same contents."""
         other = FreeCapacity.__new__(FreeCapacity)
-        other.floor, other._plain, other._key = self.floor, self._plain, self._key
+        other.pools, other._plain, other._key = self.pools, self._plain, self._key
         other.free, other._softened = self.free.copy(), self._softened
         other.soft = self.soft.copy() if self._softened else self.soft
         # Without needs nobody changes them.
@@ -191,17 +193,17 @@ class FreeCapacity:
         """Equal for copies that came from one original and have the same future: a Zobrist hash."""
         return self._key
 
-    def take(self, parts: Allocation, need: Demand, soft: bool = False) -> None:
+    def take(self, allocation: Allocation, need: Demand, soft: bool = False) -> None:
         """Set GPUs, CPUs and memory aside. ``soft``: only mark the GPUs as taken for now."""
-        for slot, count in parts:
+        for slot, count in allocation:
             if soft:
                 self._soften(slot, count)
             else:
                 self._change(slot, count, need)
 
-    def give(self, parts: Allocation, need: Demand, soft: bool = False) -> None:
+    def give(self, allocation: Allocation, need: Demand, soft: bool = False) -> None:
         """The opposite of :meth:`take`."""
-        for slot, count in parts:
+        for slot, count in allocation:
             if soft:
                 self._soften(slot, -count)
             else:
@@ -216,28 +218,28 @@ class FreeCapacity:
         self._key ^= hash((0, slot, before)) ^ hash((0, slot, before + count))
 
     def _change(self, slot: int, count: int, need: Demand) -> None:
-        floor, before = self.floor, int(self.free[slot])
+        pools, before = self.pools, int(self.free[slot])
         after = before - count
         self.free[slot] = after
-        self.left[floor.pool_of[slot]] += max(after, 0) - max(before, 0)
+        self.left[pools.pool_of[slot]] += max(after, 0) - max(before, 0)
         self._key ^= hash((1, slot, before)) ^ hash((1, slot, after))
         if self._plain:
             return
         each_cpus, each_mem = need.fine()
         cpus, mem = int(self._cpus[slot]), int(self._mem[slot])
         cpus_after, mem_after = cpus - count * each_cpus, mem - count * each_mem
-        for other in floor.beside[slot]:
+        for other in pools.same_node[slot]:
             self._cpus[other], self._mem[other] = cpus_after, mem_after
-        node = floor.node_of[slot]
+        node = pools.node_of[slot]
         self._key ^= hash((2, node, cpus, mem)) ^ hash((2, node, cpus_after, mem_after))
 
-    def holds(self, parts: Allocation, need: Demand) -> bool:
+    def holds(self, allocation: Allocation, need: Demand) -> bool:
         """Whether exactly this place is free."""
         per_node: dict[int, int] = {}
-        for slot, count in parts:
+        for slot, count in allocation:
             if self.free[slot] < count:
                 return False
-            first = self.floor.beside[slot][0]
+            first = self.pools.same_node[slot][0]
             per_node[first] = per_node.get(first, 0) + count
         cpus, mem = need.fine()
         return self._plain or all(
@@ -249,11 +251,11 @@ class FreeCapacity:
         """CPUs and memory in MB that are free on the slot's node."""
         return int(self._cpus[slot]) / _FINE, int(self._mem[slot]) / _FINE
 
-    def overfull(self, parts: Allocation) -> bool:
+    def overfull(self, allocation: Allocation) -> bool:
         """Whether more is held on one of these nodes than the view offers."""
         return any(
             self.free[slot] < 0 or self._cpus[slot] < -_SLACK or self._mem[slot] < -_SLACK
-            for slot, _ in parts
+            for slot, _ in allocation
         )
 
     def one_node(self, pool: int, gpus: int, need: Demand) -> Allocation | None:
@@ -263,7 +265,7 @@ class FreeCapacity:
         what = (pool, gpus, need)
         if what in self.hopeless:
             return None
-        first, end = self.floor.spans[pool]
+        first, end = self.pools.spans[pool]
         free = self.free[first:end]
         fits = free >= gpus
         if not self._plain:
@@ -292,46 +294,48 @@ class FreeCapacity:
         what = (pools, gpus, need, most_nodes)
         if what in self.hopeless:
             return None
-        slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in pools])
+        slots = np.concatenate([np.arange(*self.pools.spans[p]) for p in pools])
         usable = self._usable(slots, need)
         keep = usable > 0
         slots, usable = slots[keep], usable[keep]
         hard = np.minimum(usable, self.free[slots] - self.soft[slots])
         # Idle GPUs first; where that takes too many nodes, the emptiest nodes.
-        parts = self._gather(slots, usable, np.lexsort((slots, -usable, -hard)), gpus, most_nodes)
-        if parts is None:
-            parts = self._gather(slots, usable, np.lexsort((slots, -usable)), gpus, most_nodes)
-        if parts is None:
+        allocation = self._gather(
+            slots, usable, np.lexsort((slots, -usable, -hard)), gpus, most_nodes
+        )
+        if allocation is None:
+            allocation = self._gather(slots, usable, np.lexsort((slots, -usable)), gpus, most_nodes)
+        if allocation is None:
             self.hopeless.add(what)
-        return parts
+        return allocation
 
     def fitting(self, pools: tuple[int, ...], gpus: int, need: Demand) -> tuple[int, ...]:
         """Slots of these pools that take so many GPUs, the fullest first. Pools of one type: each
         slot is on a node of its own."""
         if not pools:
             return ()
-        slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in pools])
+        slots = np.concatenate([np.arange(*self.pools.spans[p]) for p in pools])
         slots = slots[self._usable(slots, need) >= gpus]
         return tuple(slots[np.lexsort((slots, self.free[slots]))].tolist())
 
     def _gather(
         self, slots: IntArray, usable: IntArray, order: IntArray, gpus: int, most_nodes: int
     ) -> Allocation | None:
-        parts: list[tuple[int, int]] = []
+        allocation: list[tuple[int, int]] = []
         taken: set[int] = set()
         for at in order.tolist():
             slot = int(slots[at])
-            node = self.floor.node_of[slot]
+            node = self.pools.node_of[slot]
             if node in taken:
                 continue
-            if len(parts) >= most_nodes:
+            if len(allocation) >= most_nodes:
                 return None
             count = min(gpus, int(usable[at]))
-            parts.append((slot, count))
+            allocation.append((slot, count))
             taken.add(node)
             gpus -= count
             if not gpus:
-                return tuple(parts)
+                return tuple(allocation)
         return None
 
     def _usable(self, slots: IntArray, need: Demand) -> IntArray:
@@ -352,7 +356,7 @@ class FreeCapacity:
         free = sum(self.left[p] for p in allowed)
         if free < gpus:
             return f"GPUs: it needs {gpus}, {free} are free on nodes open to it"
-        slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in allowed])
+        slots = np.concatenate([np.arange(*self.pools.spans[p]) for p in allowed])
         by_gpu = int(self.free[slots].max(initial=0))
         if by_gpu < gpus and most_nodes <= 1:
             return f"GPUs on one node: it needs {gpus} together, the emptiest node has {by_gpu}"

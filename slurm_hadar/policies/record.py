@@ -27,7 +27,8 @@ class Trait(StrEnum):
     ORDER = "order"
     """It serves waiting jobs in another order than Slurm's priority."""
     CPUS = "cpus"
-    """It gives jobs other CPUs and memory per GPU than they ask for (``JobArrays.beside``)."""
+    """It gives jobs other CPUs and memory per GPU than they ask for
+    (``JobArrays.cpu_sensitivity``)."""
     BATCHES = "batches"
     """It chooses global batches (``JobArrays.batches``)."""
     COPIES = "copies"

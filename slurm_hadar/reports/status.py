@@ -84,13 +84,13 @@ class MovesToday:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The cluster and the jobs that one user may see. ``told_s``: when Slurm showed this;
+    """The cluster and the jobs that one user may see. ``observed_s``: when Slurm showed this;
     ``source``: ``controller``, its ``state file`` or ``Slurm`` alone; ``managed`` and ``others``:
     jobs by state; ``today`` None: not known; ``trust``: how many times the work counts that this
     user's jobs declare, None: not known; ``nodes_hidden``: Slurm shows this user no nodes;
     ``root_asks_as``: the user as whom root reads the controller's state, empty: no such user."""
 
-    told_s: float
+    observed_s: float
     source: str
     controller: ControllerState
     gpus: Sequence[GpuCounts] = ()
@@ -113,9 +113,9 @@ def summary(found: Overview, now: float) -> list[Text]:
     """The lines above the jobs. ``now``: s since the epoch."""
     answers = found.source == CONTROLLER
     lines = controller_summary(found.controller, now, answers)
-    if answers and (found.controller.last_s - found.told_s > 1 or not found.controller.alive):
+    if answers and (found.controller.last_s - found.observed_s > 1 or not found.controller.alive):
         # Else the line on the controller says of when all this is.
-        age = formats.duration(max(0.0, now - found.told_s))
+        age = formats.duration(max(0.0, now - found.observed_s))
         lines.append(_line("As of", f"{age} ago: {_no_result(found.controller)}"))
     if found.controller.fault:
         lines.append(_line("Fault", formats.plain(found.controller.fault), _WARNING))

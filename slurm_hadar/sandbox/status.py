@@ -13,15 +13,15 @@ class SandboxStatus:
 
     folder: Path
     version: str
-    parts: Mapping[str, bool]
+    daemons: Mapping[str, bool]
     """munged, slurmctld, slurmd of each started node -> whether it runs."""
     nodes: Mapping[str, str] = field(default_factory=dict)
     jobs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_running(self) -> bool:
-        """Whether all parts run."""
-        return bool(self.parts) and all(self.parts.values())
+        """Whether all daemons run."""
+        return bool(self.daemons) and all(self.daemons.values())
 
     def plain(self) -> dict[str, object]:
         """As plain data."""
@@ -29,16 +29,16 @@ class SandboxStatus:
             "folder": str(self.folder),
             "slurm": self.version,
             "running": self.is_running,
-            "parts": dict(self.parts),
+            "daemons": dict(self.daemons),
             "nodes": dict(self.nodes),
             "jobs": dict(self.jobs),
         }
 
     def __str__(self) -> str:
         """A few lines for a person."""
-        if not any(self.parts.values()):
+        if not any(self.daemons.values()):
             return f"The sandbox in {self.folder} is down."
-        missing = [name for name, runs in self.parts.items() if not runs]
+        missing = [name for name, runs in self.daemons.items() if not runs]
         lines = [
             f"The sandbox in {self.folder} is {'up' if not missing else 'partly up'} "
             f"({self.version})."

@@ -35,5 +35,5 @@ def with_cpu_profiles(work: Workload, cluster: VirtualCluster, table: CpuTable) 
         work,
         cpus_per_gpu=cpus,
         mem_per_gpu_mb=mem,
-        beside=cpu_trait_of(grids, (cpus, mem), least, most),
+        cpu_sensitivity=cpu_trait_of(grids, (cpus, mem), least, most),
     )

@@ -23,7 +23,7 @@ class Estimates:
     learned: bool = False
     """Whether a policy knows of ``rate`` only the least count of each type, and learns the others
     from the jobs' progress."""
-    beside: CpuTrait | None = None
+    cpu_sensitivity: CpuTrait | None = None
     batches: BatchTrait | None = None
     network: NetworkTrait | None = None
 
@@ -56,7 +56,7 @@ def estimate(
         rate,
         total,
         noise == 0.0,
-        beside=workload.beside,
+        cpu_sensitivity=workload.cpu_sensitivity,
         batches=batches,
         network=workload.network,
     )

@@ -30,7 +30,7 @@ class TrueRates:
         self._most_nodes, self._most_copies = workload.max_nodes, workload.copies
         self._cpus, self._mem = workload.cpus_per_gpu, workload.mem_per_gpu_mb
         self._trait, self._batches, self._network = (
-            workload.beside,
+            workload.cpu_sensitivity,
             workload.batches,
             workload.network,
         )

@@ -108,11 +108,11 @@ class Views:
             attained=attained[active],
             **self._fixed,  # type: ignore[arg-type]
         )
-        if jobs.beside is not None:
+        if jobs.cpu_sensitivity is not None:
             now_given = np.where(running[:, None], given[active], 0.0)
             cpus, mem = now_given.T
-            beside = replace(jobs.beside, present_cpus=cpus, present_mem_mb=mem)
-            jobs = replace(jobs, beside=beside)
+            cpu_sensitivity = replace(jobs.cpu_sensitivity, present_cpus=cpus, present_mem_mb=mem)
+            jobs = replace(jobs, cpu_sensitivity=cpu_sensitivity)
         if jobs.batches is not None:
             jobs = replace(jobs, batches=replace(jobs.batches, present=batch[active]))
         if jobs.network is not None:
@@ -152,7 +152,7 @@ class Views:
             "copies": work.copies[active],
             "tasks": work.tasks[active],
             "owner": self._owner[active],
-            "beside": seen.beside.take(active) if seen.beside else None,
+            "cpu_sensitivity": seen.cpu_sensitivity.take(active) if seen.cpu_sensitivity else None,
             "batches": seen.batches.take(active) if seen.batches else None,
             "network": seen.network.take(active) if seen.network else None,
         }

@@ -77,7 +77,7 @@ class Workload:
     """(J,) most copies that each job may be forked into; 1 for all where nothing is given."""
     tasks: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(J,) tasks that a round of each job consists of; 1 for all where nothing is given."""
-    beside: CpuTrait | None = None
+    cpu_sensitivity: CpuTrait | None = None
     """The true effect of CPUs and memory on each job; None: there is none."""
     batches: BatchTrait | None = None
     """The true rates with other batches; None: every job keeps its own."""
@@ -118,7 +118,7 @@ class Workload:
             lines=tuple(self.lines[i] for i in at) if self.lines else (),
             copies=self.copies[at],
             tasks=self.tasks[at],
-            beside=self.beside.take(at) if self.beside else None,
+            cpu_sensitivity=self.cpu_sensitivity.take(at) if self.cpu_sensitivity else None,
             batches=self.batches.take(at) if self.batches else None,
             network=self.network.take(at) if self.network else None,
             gradients=self.gradients[at],

@@ -113,7 +113,8 @@ class Traffic:
             if missing <= 0 or not self._sent:
                 return 0.0
             last = self._sent[min(int(missing), len(self._sent)) - 1]
-            return max(0.0, last + MINUTE_S - now)
+            # As in _room, so that rounding never makes the two disagree.
+            return max(0.0, last - (now - MINUTE_S))
 
     def sent(self) -> list[float]:
         """When the requests of the last minute were sent, by the clock."""

@@ -23,8 +23,8 @@ import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.milp import new_solver
 from slurm_hadar.solvers.prices import scarcity
+from slurm_hadar.solvers.programme import new_solver
 
 _MOST_GROUPS = 800
 """Rounds are put together into so many groups, or the programme would grow without limit."""

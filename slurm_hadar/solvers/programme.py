@@ -1,12 +1,12 @@
 """Linear and integer programmes: from arrays to HiGHS's answer."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.milp import new_solver
 
 INFINITY = float(highspy.kHighsInf)
 
@@ -60,3 +60,21 @@ class Programme:
 def is_best(solver: highspy.Highs) -> bool:
     """Whether its answer is proven to be the best."""
     return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+
+
+class _QuietHighs(highspy.Highs):
+    def enableCallbacks(self) -> None:
+        # HiGHS 1.16 prints its banner to stdout here, called by the constructor; what a command
+        # prints there may be JSON.
+        above: Any = super()
+        self.setOptionValue("output_flag", False)
+        above.enableCallbacks()
+
+
+def new_solver() -> highspy.Highs:
+    """HiGHS with one thread, a fixed seed and no output."""
+    make: Any = _QuietHighs
+    solver: highspy.Highs = make()
+    for name, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        solver.setOptionValue(name, setting)
+    return solver

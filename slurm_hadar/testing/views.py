@@ -41,16 +41,16 @@ def nodes_of(
     )
 
 
-def jobs_of(rate: ArrayLike, groups: int = 1, **arrays: object) -> JobArrays:
+def jobs_of(rate: ArrayLike, groups: int = 1, **fields: object) -> JobArrays:
     """Jobs ``j0``, ``j1``, ... by their rate (J, R, C), samples/s.
 
-    ``groups``: G, the access groups. ``arrays``: fields of :class:`JobArrays` by name, one value or
+    ``groups``: G, the access groups. ``fields``: those of :class:`JobArrays` by name, one value or
     (J,); ``held`` (K, 4), whose jobs run; ``groups_of``, one value or (J, G). What is not given is
     that of an ordinary waiting job. Raises TypeError for a field that there is not.
     """
     rates = np.array(rate, dtype=np.float64)
     number = len(rates)
-    held = np.array(arrays.pop("held", []), dtype=np.int64).reshape(-1, 4)
+    held = np.array(fields.pop("held", []), dtype=np.int64).reshape(-1, 4)
     default: dict[str, tuple[object, type]] = {
         "arrival_s": (NOW - 1000.0, float),
         "weight": (1.0, float),
@@ -69,11 +69,11 @@ def jobs_of(rate: ArrayLike, groups: int = 1, **arrays: object) -> JobArrays:
     }
     values: dict[str, Any] = {}
     for name, (usual, kind) in default.items():
-        given: Any = np.array(arrays.pop(name, usual), dtype=kind)
+        given: Any = np.array(fields.pop(name, usual), dtype=kind)
         values[name] = np.broadcast_to(given, (number,)).copy()
-    allowed: BoolArray = np.array(arrays.pop("groups_of", True), dtype=bool)
-    if arrays:
-        raise TypeError(f"no such array: {', '.join(sorted(arrays))}")
+    allowed: BoolArray = np.array(fields.pop("groups_of", True), dtype=bool)
+    if fields:
+        raise TypeError(f"no such field: {', '.join(sorted(fields))}")
     values["running"][held[:, 0]] = True
     return JobArrays(
         ids=tuple(f"j{row}" for row in range(number)),

@@ -25,7 +25,7 @@ class Latest:
     """The last tick: when Slurm showed what it saw, s since the epoch, and whether a later one
     failed."""
 
-    told_s: float
+    observed_s: float
     failed: bool
 
 

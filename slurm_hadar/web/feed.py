@@ -201,6 +201,6 @@ class PageFeed:
     def _old_since(self) -> float:
         if self._latest is None:
             return 0.0
-        old = time.time() - self._latest.told_s
+        old = time.time() - self._latest.observed_s
         late = old > max(_STALE_AFTER_S, _STALE_AFTER_INTERVALS * self._interval_s)
-        return self._latest.told_s if late or self._silent or self._problem else 0.0
+        return self._latest.observed_s if late or self._silent or self._problem else 0.0

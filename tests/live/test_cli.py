@@ -174,5 +174,5 @@ def test_what_makes_no_sense_is_refused_and_a_sandbox_tells_machines_what_runs(s
     folder = Path(shell.env["HADAR_CONFIG"]).parent
     answer = json.loads(shell("sandbox", "status", str(folder), "--json"))
     assert (answer["version"], answer["command"]) == (1, "sandbox status")
-    assert answer["result"]["running"] and set(answer["result"]["parts"].values()) == {True}
+    assert answer["result"]["running"] and set(answer["result"]["daemons"].values()) == {True}
     assert set(answer["result"]["nodes"].values()) == {"idle"} and answer["result"]["jobs"] == {}

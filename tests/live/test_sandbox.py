@@ -289,7 +289,7 @@ def test_down_ends_a_sandbox_whose_folder_is_gone_and_no_other(make_sandbox, tmp
 def test_slurmd_and_slurmctld_can_go_and_come_back(make_sandbox):
     box = make_sandbox(layout=Layout((NodeGroup("v", 2, "v100", 2),)))
     box.kill_slurmd("v2")
-    assert box.status().parts["slurmd.v2"] is False
+    assert box.status().daemons["slurmd.v2"] is False
     assert "not running: slurmd.v2" in str(box.status())
     box.start_slurmd("v2")
     box.wait_state(submit(box, "true", "--gres=gpu:1", "-wv2"))

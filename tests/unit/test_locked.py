@@ -6,10 +6,12 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = ROOT / "packaging" / "locked"
@@ -43,6 +45,20 @@ def test_what_we_ask_for_is_locked_within_its_bounds(name, which):
         wanted = Requirement(text)
         for release, _ in locked[wanted.name.lower()]:
             assert wanted.specifier.contains(release), f"run {LOCKED}/lock.py: {text}, {release}"
+
+
+def test_each_library_that_we_ask_for_is_imported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["web"], *extras["top"]]
+    names = {canonicalize_name(Requirement(text).name) for text in asked}
+    text = "\n".join(path.read_text() for path in (ROOT / "slurm_hadar").rglob("*.py"))
+    imported = set(re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE))
+    found = packages_distributions()
+    assert (
+        names - {canonicalize_name(one) for name in imported for one in found.get(name, ())}
+        == set()
+    )
 
 
 def test_the_sbom_is_that_of_the_lock():

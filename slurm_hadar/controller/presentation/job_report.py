@@ -19,7 +19,7 @@ from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import job_explanation, job_history, move_text
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
-from slurm_hadar.controller.presentation.omitted_types import omitted_types
+from slurm_hadar.controller.presentation.speeds import omitted_types
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.at_risk import UNASKED, may_stop_for_s
 from slurm_hadar.domain.declaration import Declaration

@@ -109,7 +109,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         moves = _todays(sight.entries, sight, viewer)
     trust = None if sight.trust is None else sight.trust.get(viewer.uid, 1.0)
     return Overview(
-        told_s=seen.now,
+        observed_s=seen.now,
         source=sight.source,
         controller=sight.controller,
         gpus=() if viewer.hidden_nodes else gpus(seen, sight.config, rows),

@@ -14,11 +14,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class OwnPlan:
-    """``told_s``: when the tick saw Slurm, s since the epoch; ``lines``: for a person; ``summary``:
-    the same as plain data, as of ``hadar plan --json``."""
+    """``observed_s``: when the tick saw Slurm, s since the epoch; ``text``: for a person, line by
+    line; ``summary``: the same as plain data, as of ``hadar plan --json``."""
 
-    told_s: float
-    lines: list[str]
+    observed_s: float
+    text: list[str]
     summary: dict[str, Any] = field(default_factory=dict)
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
-from slurm_hadar.controller.presentation.omitted_types import omitted_types
 from slurm_hadar.controller.snapshot import bills
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
@@ -17,6 +17,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
 )
 from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.controller.snapshot.waits import times_slower
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.view import FloatArray
@@ -113,3 +114,34 @@ def _why_not_used(
         return "it would be billed more than its request could be (TRESBillingWeights)"
     requeues = ", its requeues counted" if declared.max_requeues else ""
     return f"the rest of its work does not fit in its time limit there{requeues}"
+
+
+_RETURNED = (
+    "its list of partitions omits it, as by a table it is far slower there; by measured speeds it "
+    "is not, so an active controller adds it"
+)
+
+
+def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> Mapping[str, str]:
+    """GPU type -> why the job may not have it, and how its owner accepts it: of the types that the
+    list of partitions of a job with ``types=any`` omits for their speed."""
+    target = shown.schedulable.get(id_)
+    if target is None or target.job.declaration is None:
+        return {}
+    groups, listed = config.partitions.groups, set(target.request.partitions)
+    members = {name for one in target.job.declaration.partitions for name in groups.get(one, ())}
+    if not listed < members:
+        return {}
+    mine, others = _types(listed, seen), _types(members - listed, seen)
+    every = ",".join(sorted(mine | others))
+    back = dict.fromkeys(shown.returned.get(id_, ()), _RETURNED)
+    return back | {
+        kind: f"its list of partitions omits it, as it is {times:.0f} times slower there; "
+        f"a submit with types={every} accepts it"
+        for kind, times in times_slower(target, shown, mine).items()
+        if kind in others - mine and isfinite(times)
+    }
+
+
+def _types(partitions: set[str], seen: Observed) -> set[str]:
+    return {kind for name in partitions for kind in seen.gpu_types.get(name, ())}

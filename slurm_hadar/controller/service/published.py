@@ -209,7 +209,7 @@ class Published:
 
     def _latest(self, now: _Tick, _viewer: Viewer, _: str) -> dict[str, Any]:
         assert now.report is not None
-        return {"told_s": now.report.seen.now, "failed": bool(now.fault)}
+        return {"observed_s": now.report.seen.now, "failed": bool(now.fault)}
 
     def _sight(self, now: _Tick, viewer: Viewer) -> Sight:
         report = now.report

@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, profile_key
 from slurm_hadar.controller.snapshot.sources import JobRates, Sources
-from slurm_hadar.domain.batch_sizes import doublings
+from slurm_hadar.domain.declaration_values import doublings
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import BatchTrait

@@ -160,7 +160,7 @@ def job_arrays(
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
         owner=np.array([job.uid for job in jobs], np.int64),
-        beside=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
+        cpu_sensitivity=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
         batches=batch_choice.trait(targets, sources, speeds, rate),
         network=distance.trait(seen, sources.rates, targets, kinds),
         prospects=_prospects(sources, targets, rate.shape, work.unknown),

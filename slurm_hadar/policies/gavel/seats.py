@@ -27,14 +27,14 @@ def seat(
     """
     if _any_node_will_do(view):
         return {}, {}
-    jobs, floor = view.jobs, resource_pools(view)
-    room = FreeCapacity(view, floor)
+    jobs, pools = view.jobs, resource_pools(view)
+    room = FreeCapacity(view, pools)
     needs = {job: Demand(jobs.cpus_per_gpu[job], jobs.mem_per_gpu_mb[job]) for job in chosen}
     held: dict[int, Allocation] = {}
     for job, node, kind, count in jobs.held.tolist():
         if count <= 0:
             continue
-        held[job] = (*held.get(job, ()), (floor.slot_of[node, kind], count))
+        held[job] = (*held.get(job, ()), (pools.slot_of[node, kind], count))
     stuck = {job: held[job] for job in held if not jobs.movable[job] and job in chosen}
     seated: dict[int, Allocation] = {}
     for job in stuck:
@@ -42,7 +42,7 @@ def seat(
         seated[job] = stuck[job]
     for job, kind in chosen.items():
         old = held.get(job, ())
-        stays = all(floor.gpu_type[slot] == kind for slot, _ in old)
+        stays = all(pools.gpu_type[slot] == kind for slot, _ in old)
         fits = sum(n for _, n in old) == gpus[job]
         if job not in seated and old and stays and fits and room.holds(old, needs[job]):
             room.take(old, needs[job])
@@ -50,18 +50,18 @@ def seat(
     unseated: dict[int, str] = {}
     rest = [job for job in chosen if job not in seated]
     for job in sorted(rest, key=lambda job: (-int(gpus[job]), job)):
-        pools = [p for p in floor.of_type[chosen[job]] if jobs.groups[job, floor.pool_group[p]]]
+        usable = [p for p in pools.of_type[chosen[job]] if jobs.groups[job, pools.pool_group[p]]]
         count, most = int(gpus[job]), int(jobs.max_nodes[job])
-        found = (room.one_node(pool, count, needs[job]) for pool in pools)
+        found = (room.one_node(pool, count, needs[job]) for pool in usable)
         parts = next((p for p in found if p is not None), None)
-        if parts is None and most > 1 and pools:
-            parts = room.several_nodes(tuple(pools), count, needs[job], most)
+        if parts is None and most > 1 and usable:
+            parts = room.several_nodes(tuple(usable), count, needs[job], most)
         if parts is None:
-            unseated[job] = f"short of {room.shortage(pools, count, needs[job], most)}"
+            unseated[job] = f"short of {room.shortage(usable, count, needs[job], most)}"
         else:
             room.take(parts, needs[job])
             seated[job] = parts
-    return {job: _nodes(view, floor, parts) for job, parts in seated.items()}, unseated
+    return {job: _nodes(view, pools, parts) for job, parts in seated.items()}, unseated
 
 
 def _any_node_will_do(view: View) -> bool:
@@ -77,10 +77,10 @@ def _any_node_will_do(view: View) -> bool:
     )
 
 
-def _nodes(view: View, floor: ResourcePools, parts: Allocation) -> Nodes:
+def _nodes(view: View, pools: ResourcePools, parts: Allocation) -> Nodes:
     found: Nodes = {}
     for slot, count in parts:
-        on = found.setdefault(view.nodes.names[int(floor.node[slot])], {})
-        kind = view.types[int(floor.gpu_type[slot])]
+        on = found.setdefault(view.nodes.names[int(pools.node[slot])], {})
+        kind = view.types[int(pools.gpu_type[slot])]
         on[kind] = on.get(kind, 0) + count
     return found

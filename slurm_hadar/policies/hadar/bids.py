@@ -63,11 +63,11 @@ class Round:
         reserve: float,
         patience: float,
         worth: Worth,
-        floor: ResourcePools,
+        pools: ResourcePools,
     ) -> None:
         self.price, self.patience = price, patience
-        self._floor = floor
-        self._least = [reserve * float(worth.scarcity.price[kind]) for kind in floor.pool_type]
+        self._pools = pools
+        self._least = [reserve * float(worth.scarcity.price[kind]) for kind in pools.pool_type]
         self._units: dict[tuple[int, int], float] = {}
 
     def unit_price(self, room: FreeCapacity, pool: int) -> float:
@@ -76,7 +76,7 @@ class Round:
             return 0.0
         key = (pool, room.left[pool])
         if key not in self._units:
-            kind, capacity = self._floor.pool_type[pool], self._floor.capacity[pool]
+            kind, capacity = self._pools.pool_type[pool], self._pools.capacity[pool]
             today = self.price.at(kind, capacity - room.left[pool], capacity)
             self._units[key] = max(today, self._least[pool])
         return self._units[key]
@@ -88,13 +88,13 @@ class Market:
     def __init__(
         self,
         view: View,
-        floor: ResourcePools,
+        pools: ResourcePools,
         worth: Worth,
         settings: HadarOptions,
         posts: Mapping[int, Incumbent],
         cells: Cells,
     ) -> None:
-        self.view, self.floor, self.worth, self.settings = view, floor, worth, settings
+        self.view, self.pools, self.worth, self.settings = view, pools, worth, settings
         self.posts, self._cells = posts, cells
         jobs = view.jobs
         self.needs = demands_of(view)
@@ -102,18 +102,18 @@ class Market:
         self._mixable: list[bool] = jobs.mixable.tolist()
         self._restart: list[float] = [max(0.0, seconds) for seconds in jobs.restart_s.tolist()]
         self._masks = [row.tobytes() for row in jobs.groups]
-        self._pools: dict[bytes, tuple[tuple[int, ...], ...]] = {}
+        self._open_pools: dict[bytes, tuple[tuple[int, ...], ...]] = {}
 
-    def pools(self, job: int) -> tuple[tuple[int, ...], ...]:
+    def open_pools(self, job: int) -> tuple[tuple[int, ...], ...]:
         """Per type, the pools open to the job."""
         key = self._masks[job]
-        if key not in self._pools:
+        if key not in self._open_pools:
             mask = self.view.jobs.groups[job]
-            self._pools[key] = tuple(
-                tuple(p for p in of_type if mask[self.floor.pool_group[p]])
-                for of_type in self.floor.of_type
+            self._open_pools[key] = tuple(
+                tuple(p for p in of_type if mask[self.pools.pool_group[p]])
+                for of_type in self.pools.of_type
             )
-        return self._pools[key]
+        return self._open_pools[key]
 
     def cells(self, job: int) -> tuple[TypeOption, ...]:
         """What the job may run on, best first."""
@@ -183,10 +183,10 @@ class Market:
             if self._most_nodes[job] > 1 and cell.count > 1:
                 return True
             for slot, count in own:
-                same = self.floor.gpu_type[slot] == cell.gpu_type
+                same = self.pools.gpu_type[slot] == cell.gpu_type
                 if same and max(0, room.free[slot]) + count >= cell.count:
                     return True
-            need, pools = self.needs[job], self.pools(job)[cell.gpu_type]
+            need, pools = self.needs[job], self.open_pools(job)[cell.gpu_type]
             if any(room.one_node(pool, cell.count, need) for pool in pools):
                 return True
         return False
@@ -225,7 +225,7 @@ class Market:
     def _stay(self, room: FreeCapacity, job: int, post: Incumbent) -> Bid | None:
         if post.stoppable and not room.holds(post.parts, self.needs[job]):
             return None
-        kinds = {int(self.floor.gpu_type[slot]) for slot, _ in post.parts}
+        kinds = {int(self.pools.gpu_type[slot]) for slot, _ in post.parts}
         count = sum(n for _, n in post.parts)
         slowest = [c for c in self.cells(job) if c.count == count and c.gpu_type in kinds]
         if not slowest:
@@ -254,7 +254,7 @@ class Market:
         self, room: FreeCapacity, job: int, cell: TypeOption, rules: Round | None
     ) -> Allocation | None:
         """``rules`` None: whatever it may cost."""
-        need, pools = self.needs[job], self.pools(job)[cell.gpu_type]
+        need, pools = self.needs[job], self.open_pools(job)[cell.gpu_type]
         mixable = self._mixable[job] and self._most_nodes[job] > 1
         if rules is not None and rules.price is not None:
             if len(pools) > 1:
@@ -277,7 +277,7 @@ class Market:
         # The cell's type is the slowest of the mix: add the types that are at least as fast.
         rate = self.view.jobs.rate[job, :, self.view.counts.index(cell.count)]
         faster = np.flatnonzero((rate >= rate[cell.gpu_type]) & (rate > 0)).tolist()
-        others = [p for kind in faster if kind != cell.gpu_type for p in self.pools(job)[kind]]
+        others = [p for kind in faster if kind != cell.gpu_type for p in self.open_pools(job)[kind]]
         if not others:
             return None
         return room.several_nodes((*pools, *others), cell.count, need, most_nodes)
@@ -287,7 +287,7 @@ class Market:
     ) -> Bid:
         spread = 1.0 + self.settings.communication if len(parts) > 1 else 1.0
         seconds = cell.seconds * spread
-        pool = self.floor.pool_of
+        pool = self.pools.pool_of
         unit = sum(n * rules.unit_price(room, pool[slot]) for slot, n in parts)
         charge = unit * seconds
         utility = cell.utility / spread

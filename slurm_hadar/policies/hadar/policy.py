@@ -53,9 +53,9 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     settings = HadarOptions.read(view.options)
     if (nothing := nothing_to_place(view)) is not None:
         return nothing, dict(state)
-    floor = resource_pools(view)
-    valued = worth(view, floor, settings)
-    planner = _Planner(view, floor, valued, settings)
+    pools = resource_pools(view)
+    valued = worth(view, pools, settings)
+    planner = _Planner(view, pools, valued, settings)
     rules = planner.run()
     plan = reasons.plan(planner.market, planner.room, planner.given, planner.order, rules)
     prices = {
@@ -68,14 +68,14 @@ class _Planner:
     """Passes over the queue until the cluster is full or nobody waits."""
 
     def __init__(
-        self, view: View, floor: ResourcePools, valued: Worth, settings: HadarOptions
+        self, view: View, pools: ResourcePools, valued: Worth, settings: HadarOptions
     ) -> None:
         self.view, self.settings, self.worth = view, settings, valued
-        self.room = FreeCapacity(view, floor)
+        self.room = FreeCapacity(view, pools)
         self.given: dict[int, Bid] = {}
         self._anchored: dict[int, Allocation] = {}
         """Jobs whose place is already taken out of the room."""
-        posts = self._place_running(floor)
+        posts = self._place_running(pools)
         self._best: FloatArray = valued.rank.max(axis=(1, 2), initial=0.0)
         counts = np.asarray(view.counts, dtype=np.int64)
         self._gangs = frugal_counts(counts, valued)
@@ -85,7 +85,7 @@ class _Planner:
         for job, post in posts.items():
             held[job] = sum(n for _, n in post.parts)
         self._cells = Cells(valued, counts, held, growth)
-        self.market = Market(view, floor, valued, settings, posts, self._cells)
+        self.market = Market(view, pools, valued, settings, posts, self._cells)
         self.order = self._queue()
 
     def run(self) -> list[Round]:
@@ -150,13 +150,13 @@ class _Planner:
                     queue.append(job)
         return queue
 
-    def _place_running(self, floor: ResourcePools) -> dict[int, Incumbent]:
+    def _place_running(self, pools: ResourcePools) -> dict[int, Incumbent]:
         view, jobs, settings = self.view, self.view.jobs, self.settings
         needs = demands_of(view)
         held: dict[int, list[tuple[int, int]]] = {}
         for job, node, kind, count in jobs.held.tolist():
             if count > 0:
-                held.setdefault(job, []).append((floor.slot_of[node, kind], count))
+                held.setdefault(job, []).append((pools.slot_of[node, kind], count))
         places = {job: tuple(rows) for job, rows in held.items()}
         for job, parts in places.items():
             self.room.take(parts, needs[job])
@@ -166,7 +166,7 @@ class _Planner:
             movable = bool(jobs.movable[job]) and stayed
             # Where less is offered than is held, stopping one would not make room for another.
             stoppable = settings.preempt and movable and not self.room.overfull(parts)
-            seconds = self._seconds_there(job, parts, floor)
+            seconds = self._seconds_there(job, parts, pools)
             posts[job] = Incumbent(parts, seconds, movable, stoppable)
         for job, post in posts.items():
             if post.stoppable:
@@ -177,13 +177,13 @@ class _Planner:
                 self.given[job] = Bid(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
         return posts
 
-    def _seconds_there(self, job: int, parts: Allocation, floor: ResourcePools) -> float:
+    def _seconds_there(self, job: int, parts: Allocation, pools: ResourcePools) -> float:
         """Time left where the job is, bound by its slowest type; inf where that is not known."""
         count = sum(n for _, n in parts)
         if count not in self.view.counts:
             return float("inf")
         at = self.view.counts.index(count)
-        kinds = sorted({int(floor.gpu_type[slot]) for slot, _ in parts})
+        kinds = sorted({int(pools.gpu_type[slot]) for slot, _ in parts})
         rate = float(self.view.jobs.rate[job, kinds, at].min())
         if rate <= 0.0:
             return float("inf")
@@ -206,7 +206,7 @@ class _Planner:
 
     def _free(self, part: float) -> Round:
         patience = part * self.settings.patience
-        return Round(None, 0.0, patience, self.worth, self.market.floor)
+        return Round(None, 0.0, patience, self.worth, self.market.pools)
 
     def _at_prices(self) -> Round:
         waiting = np.zeros(len(self.view.jobs.ids), dtype=bool)
@@ -214,7 +214,7 @@ class _Planner:
         free = sum(self.room.left)
         reserve = demand(self.worth, self._gangs, waiting, free)
         price = todays_price(self.view, self.worth, waiting, free)
-        return Round(price, reserve, self.settings.patience, self.worth, self.market.floor)
+        return Round(price, reserve, self.settings.patience, self.worth, self.market.pools)
 
     def _pass(self, queue: Sequence[int], rules: Round) -> None:
         market, settings, posts = self.market, self.settings, self.market.posts
@@ -222,7 +222,7 @@ class _Planner:
         width = 1 if rules.price is None else _width(settings, min(len(queue), free))
         best_left = self._suffix(queue) if width > 1 else None
         smallest = min(self._cells.least[job] for job in queue)
-        scarce = [float(self.worth.scarcity.price[kind]) for kind in market.floor.pool_type]
+        scarce = [float(self.worth.scarcity.price[kind]) for kind in market.pools.pool_type]
 
         def full(room: FreeCapacity) -> bool:
             return sum(room.left) < smallest

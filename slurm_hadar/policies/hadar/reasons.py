@@ -39,8 +39,8 @@ def plan(
 
 
 def _placement(market: Market, job: int, offer: Bid, place: int, length: int) -> Placement:
-    view, floor = market.view, market.floor
-    placed = placement_of(view, floor, offer.parts, "")
+    view, pools = market.view, market.pools
+    placed = placement_of(view, pools, offer.parts, "")
     what, where = gpus_text(placed), nodes_text(placed)
     post = market.posts.get(job)
     if offer.stay and post is not None:
@@ -68,7 +68,7 @@ def _placement(market: Market, job: int, offer: Bid, place: int, length: int) ->
 
 
 def _alternative(market: Market, job: int, offer: Bid) -> str:
-    kinds = {int(market.floor.gpu_type[slot]) for slot, _ in offer.parts}
+    kinds = {int(market.pools.gpu_type[slot]) for slot, _ in offer.parts}
     count = sum(n for _, n in offer.parts)
     for cell in market.cells(job):
         if cell.count != count or cell.gpu_type not in kinds:
@@ -95,7 +95,7 @@ def _waits(
     key = market.kind(job)
     if key not in short:
         least = min(cell.count for cell in cells)
-        by_type = market.pools(job)
+        by_type = market.open_pools(job)
         pools = [p for kind in sorted({cell.gpu_type for cell in cells}) for p in by_type[kind]]
         most = int(market.view.jobs.max_nodes[job])
         short[key] = room.shortage(pools, least, market.needs[job], most)
@@ -116,9 +116,9 @@ def _notes(market: Market, room: FreeCapacity, rules: Sequence[Round]) -> tuple[
     if unknown := int((~view.jobs.end_known).sum()):
         notes[0] += f", with lengths assumed for {unknown} jobs whose end is unknown"
     for kind, name in enumerate(view.types):
-        pools = market.floor.of_type[kind]
+        pools = market.pools.of_type[kind]
         free = sum(room.left[p] for p in pools)
-        total = sum(market.floor.capacity[p] for p in pools)
+        total = sum(market.pools.capacity[p] for p in pools)
         share = float(market.worth.scarcity.price[kind]) * total
         note = f"{name}: {free} of {total} GPUs stay free, {100 * share:.0f}% of the shortage"
         if rules and rules[0].price is not None:

@@ -35,7 +35,7 @@ class Worth:
     """Time by which all the present work can be done at the earliest, as far as we can bound it."""
 
 
-def worth(view: View, floor: ResourcePools, settings: HadarOptions) -> Worth:
+def worth(view: View, pools: ResourcePools, settings: HadarOptions) -> Worth:
     """Value every job on every type and count.
 
     Utilities (arXiv 2503.10918, recalled: U_j non-increasing in the finish f_j, by default the
@@ -54,7 +54,7 @@ def worth(view: View, floor: ResourcePools, settings: HadarOptions) -> Worth:
     """
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.float64)
-    seconds, whole = _times(view, floor)
+    seconds, whole = _times(view, pools)
     capacity = view.nodes.gpus.sum(axis=0)
     gpu_seconds = seconds * counts
     frugal = gpu_seconds.min(axis=2, initial=_INF)
@@ -93,10 +93,10 @@ def worth(view: View, floor: ResourcePools, settings: HadarOptions) -> Worth:
     return Worth(seconds, utility, rank, best_s, critical, found, horizon)
 
 
-def _times(view: View, floor: ResourcePools) -> tuple[FloatArray, FloatArray]:
+def _times(view: View, pools: ResourcePools) -> tuple[FloatArray, FloatArray]:
     """(J, R, C) s of the work that is left and of the whole work; inf where a job cannot run."""
     jobs, counts = view.jobs, np.asarray(view.counts, dtype=np.float64)
-    open_, total = _open(view, floor)
+    open_, total = _open(view, pools)
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = np.where(jobs.rate > 0, jobs.left[:, None, None] / jobs.rate, _INF)
         whole = np.where(jobs.rate > 0, jobs.total[:, None, None] / jobs.rate, _INF)
@@ -133,12 +133,12 @@ def _lift(rank: FloatArray, rows: BoolArray) -> None:
         rank[able] *= np.maximum(1.0, lifted / best[able])[:, None, None]
 
 
-def _open(view: View, floor: ResourcePools) -> tuple[BoolArray, IntArray]:
+def _open(view: View, pools: ResourcePools) -> tuple[BoolArray, IntArray]:
     """(J, R) whether the owner may use a pool of the type, and how many GPUs those have."""
     jobs, kinds = len(view.jobs.ids), len(view.types)
     total = np.zeros((jobs, kinds), dtype=np.int64)
-    for pool, kind in enumerate(floor.pool_type):
-        total[:, kind] += view.jobs.groups[:, floor.pool_group[pool]] * floor.capacity[pool]
+    for pool, kind in enumerate(pools.pool_type):
+        total[:, kind] += view.jobs.groups[:, pools.pool_group[pool]] * pools.capacity[pool]
     return total > 0, total
 
 

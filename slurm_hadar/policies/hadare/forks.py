@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
+from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
-from slurm_hadar.policies.hadare.settings import ForkSettings
+from slurm_hadar.policies.options import Part
 
 _ENDLESS = 1e15
 """Samples taken for work without an end."""
@@ -28,6 +29,16 @@ _STRIDE = 7919
 """A prime: jobs next to each other begin their search at nodes far apart."""
 _MOST_STEPS = 20
 """Most times that a node changes hands on average; a net, it takes one or two."""
+
+
+class ForkSettings(HadarOptions):
+    """The settings that HadarE has beside Hadar's.
+
+    ``min_stay_s`` and ``gain_over_cost`` hold for copies too."""
+
+    averaging: Part = 0.02
+    """Part of their speed that copies lose to averaging. The default is assumed: it is what the
+    runtime allows itself, by rounds so long that averaging and saving take no more."""
 
 
 class Spare:

@@ -15,7 +15,14 @@ Options: Hadar's, and ``averaging``.
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.ends import ends
-from slurm_hadar.policies.hadare.forks import Forks, Spare, free_text, gpus_of, shares_of
+from slurm_hadar.policies.hadare.forks import (
+    Forks,
+    ForkSettings,
+    Spare,
+    free_text,
+    gpus_of,
+    shares_of,
+)
 from slurm_hadar.policies.hadare.mains import (
     RunningCopies,
     Seats,
@@ -24,7 +31,6 @@ from slurm_hadar.policies.hadare.mains import (
     running,
     seats_of,
 )
-from slurm_hadar.policies.hadare.settings import ForkSettings
 from slurm_hadar.policies.record import Policy, Trait
 
 _MOST_NAMED = 6

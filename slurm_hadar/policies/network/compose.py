@@ -95,7 +95,7 @@ def placed_near(view: View, plan: Plan) -> Plan:
         if not fixed and placement.gpu_count in view.counts:
             free.append((id_, placement))
         elif place:
-            parts = tuple((ground.floor.slot_of[at], count) for at, count in place.items())
+            parts = tuple((ground.pools.slot_of[at], count) for at, count in place.items())
             ground.room.take(parts, ground.needs[row[id_]])
         else:
             return plan
@@ -123,14 +123,14 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     node = {name: at for at, name in enumerate(view.nodes.names)}
     held: dict[int, set[tuple[int, int]]] = {}
     for job, at, kind, count in jobs.held.tolist():
-        held.setdefault(job, set()).add((ground.floor.slot_of[at, kind], count))
+        held.setdefault(job, set()).add((ground.pools.slot_of[at, kind], count))
     apart: list[tuple[int, Allocation]] = []
     for id_, placement in plan.placements.items():
         if not placement.nodes:
             return plan
         job = row[id_]
         parts = tuple(
-            (ground.floor.slot_of[node[name], view.types.index(kind)], count)
+            (ground.pools.slot_of[node[name], view.types.index(kind)], count)
             for name, gpus in placement.nodes.items()
             for kind, count in gpus.items()
         )
@@ -158,7 +158,7 @@ def _closer(
     count = sum(number for _, number in parts)
     if count not in view.counts:
         return None
-    kind = int(ground.floor.gpu_type[parts[0][0]])
+    kind = int(ground.pools.gpu_type[parts[0][0]])
     ground.room.give(parts, need)
     for nearer in range(tier):
         found = ground.find(ground.ask(job, kind, count), nearer)
@@ -184,5 +184,5 @@ def _saves(
 
 
 def _laid(view: View, ground: Ground, old: Placement, kind: str, parts: Allocation) -> Placement:
-    nodes = {view.nodes.names[ground.floor.node_of[slot]]: {kind: n} for slot, n in parts}
+    nodes = {view.nodes.names[ground.pools.node_of[slot]]: {kind: n} for slot, n in parts}
     return replace(old, nodes=nodes, tier=TIERS[ground.tier_of(parts)])

@@ -45,7 +45,7 @@ class OfferLoop:
         self.held: dict[int, Allocation] = {}
         for job, node, kind, count in view.jobs.held.tolist():
             if count > 0:
-                slot = self.ground.floor.slot_of[node, kind]
+                slot = self.ground.pools.slot_of[node, kind]
                 self.held[job] = (*self.held.get(job, ()), (slot, count))
         for job, parts in self.held.items():
             self.ground.room.take(parts, self.ground.needs[job])
@@ -141,7 +141,7 @@ class OfferLoop:
         count = sum(number for _, number in parts)
         if count not in self.view.counts:
             return float("inf")
-        kinds = [int(self.ground.floor.gpu_type[slot]) for slot, _ in parts]
+        kinds = [int(self.ground.pools.gpu_type[slot]) for slot, _ in parts]
         rate = float(jobs.rate[job, kinds, self.view.counts.index(count)].min())
         rate *= float(self.outlook.slowed[job])
         return float(jobs.left[job]) / rate if rate > 0 else float("inf")
@@ -149,7 +149,7 @@ class OfferLoop:
     def factor_at_best(self, job: int) -> float:
         """What a running job would keep of its speed at the nearest tier for it, on its type."""
         parts = self.held[job]
-        kind, count = int(self.ground.floor.gpu_type[parts[0][0]]), sum(n for _, n in parts)
+        kind, count = int(self.ground.pools.gpu_type[parts[0][0]]), sum(n for _, n in parts)
         if count not in self.view.counts:
             return 0.0
         best = self.ground.best_tier(self.ground.ask(job, kind, count))
@@ -242,7 +242,9 @@ class OfferLoop:
         if not asks:
             return "no GPU type and count that it can run with"
         if asks not in self._why:
-            pools = [p for ask in asks for some in self.ground.pools(ask).values() for p in some]
+            pools = [
+                p for ask in asks for some in self.ground.open_pools(ask).values() for p in some
+            ]
             ask = asks[0]
             short = self.ground.room.shortage(pools, ask.count, ask.need, ask.most_nodes)
             self._why[asks] = f"short of {short}"
@@ -250,21 +252,21 @@ class OfferLoop:
 
     def _traffic(self, job: int, parts: Allocation, sign: float) -> None:
         """A job on several nodes keeps their network cards busy, or no longer does."""
-        nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
+        nodes = {self.ground.pools.node_of[slot] for slot, _ in parts}
         if len(nodes) > 1:
             for node in nodes:
                 self._nic_load[node] += sign * self.outlook.nic_share(job)
 
     def _busiest_nic(self, job: int, parts: Allocation) -> float:
         """How busy the busiest of these nodes' cards would be."""
-        nodes = {self.ground.floor.node_of[slot] for slot, _ in parts}
+        nodes = {self.ground.pools.node_of[slot] for slot, _ in parts}
         if len(nodes) == 1:
             return 0.0
         return max(self._nic_load[node] for node in nodes) + self.outlook.nic_share(job)
 
     def _place(self, job: int, parts: Allocation, why: str) -> None:
-        floor, view = self.ground.floor, self.view
-        placed = placement_of(view, floor, parts, why)
+        pools, view = self.ground.pools, self.view
+        placed = placement_of(view, pools, parts, why)
         tier = TIERS[self.ground.tier_of(parts)]
         self.placements[view.jobs.ids[job]] = replace(placed, tier=tier)
 

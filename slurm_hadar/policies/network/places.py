@@ -41,17 +41,17 @@ class Ground:
             np.stack([nodes.group, nodes.rack], axis=1), axis=0, return_inverse=True
         )
         split = replace(view, nodes=replace(nodes, group=group.reshape(-1).astype(np.int64)))
-        self.floor: ResourcePools = resource_pools(split)
-        self.room = FreeCapacity(split, self.floor)
-        self._group = [int(pairs[at, 0]) for at in self.floor.pool_group]
-        self._rack = [int(pairs[at, 1]) for at in self.floor.pool_group]
+        self.pools: ResourcePools = resource_pools(split)
+        self.room = FreeCapacity(split, self.pools)
+        self._group = [int(pairs[at, 0]) for at in self.pools.pool_group]
+        self._rack = [int(pairs[at, 1]) for at in self.pools.pool_group]
         masks, set_of = np.unique(view.jobs.groups, axis=0, return_inverse=True)
         self._masks, self._set_of = masks, set_of.reshape(-1).tolist()
         self.needs = demands_of(view)
         network = view.jobs.network
         self._each = network.per_node.tolist() if network else [0] * len(view.jobs.ids)
         self._most = view.jobs.max_nodes.tolist()
-        self._pools: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
+        self._open_pools: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
         self._empty = self.room.copy()
         self._ever = self
         if nodes.whole is not None:
@@ -66,16 +66,16 @@ class Ground:
         each = self._each[job] if count > self._each[job] else 0
         return Ask(kind, count, self.needs[job], self._set_of[job], most, each)
 
-    def pools(self, ask: Ask) -> dict[int, tuple[int, ...]]:
+    def open_pools(self, ask: Ask) -> dict[int, tuple[int, ...]]:
         """Rack -> its pools that are open to the asker."""
         key = (ask.kind, ask.groups)
-        if key not in self._pools:
+        if key not in self._open_pools:
             found: dict[int, list[int]] = {}
-            for pool in self.floor.of_type[ask.kind]:
+            for pool in self.pools.of_type[ask.kind]:
                 if self._masks[ask.groups, self._group[pool]]:
                     found.setdefault(self._rack[pool], []).append(pool)
-            self._pools[key] = {rack: tuple(pools) for rack, pools in found.items()}
-        return self._pools[key]
+            self._open_pools[key] = {rack: tuple(pools) for rack, pools in found.items()}
+        return self._open_pools[key]
 
     def best_tier(self, ask: Ask) -> int:
         """The nearest tier that could hold the gang if no other job were there; 3: none."""
@@ -97,7 +97,7 @@ class Ground:
 
     def could_hold(self, ask: Ask, rack: int) -> bool:
         """Whether the gang fits in a rack once the view's jobs have left it."""
-        only = {rack: self.pools(ask)[rack]}
+        only = {rack: self.open_pools(ask)[rack]}
         if ask.each:
             return self._evenly(self._empty, ask, only, RACK) is not None
         return self._in_rack(self._empty, ask, only) is not None
@@ -108,13 +108,13 @@ class Ground:
 
     def tier_of(self, parts: Allocation) -> int:
         """How far apart a place is."""
-        nodes = {self.floor.node_of[slot] for slot, _ in parts}
+        nodes = {self.pools.node_of[slot] for slot, _ in parts}
         if len(nodes) == 1:
             return MACHINE
         return RACK if len({self.rack_of[node] for node in nodes}) == 1 else ANYWHERE
 
     def _find(self, room: FreeCapacity, ask: Ask, tier: int) -> Allocation | None:
-        racks = self.pools(ask)
+        racks = self.open_pools(ask)
         if ask.each:
             return self._evenly(room, ask, racks, tier)
         if tier == MACHINE:

@@ -4,7 +4,7 @@ arXiv 2401.16492, recalled: a job takes GPUs on one machine at once; in one rack
 for the machine's timer of its size; anywhere once it has waited for the rack's. Tiers that could
 never hold it are skipped. Running jobs that the network slows most (compute-only time over actual
 time) are offered better tiers before all others, ties to the least attained service, after a
-minimum stay, where the gain is above twice the cost. Timers: ``timers``.
+minimum stay, where the gain is above twice the cost. Timers: :class:`Timers`.
 
 Ours: no timer is longer than what the better tier would save the job, links as busy as they are
 now, so a job that the network does not hurt never waits for it; near places are offered to all
@@ -12,6 +12,8 @@ before what is left goes to those who would be far apart; these give way again, 
 ``preempt``; jobs that decide when all the work ends go first, and racks are kept for them, see
 ``rack_reservation``.
 """
+
+from math import sqrt
 
 import numpy as np
 
@@ -24,7 +26,6 @@ from slurm_hadar.policies.network.places import MACHINE
 from slurm_hadar.policies.network.preempt import give_way
 from slurm_hadar.policies.network.rack_reservation import RackReservations, keep_a_rack
 from slurm_hadar.policies.network.settings import NetworkOptions
-from slurm_hadar.policies.network.timers import Timers
 from slurm_hadar.policies.record import Policy, Trait
 
 _BUSY = 0.1
@@ -143,6 +144,49 @@ def _improve(turns: OfferLoop, settings: NetworkOptions, promises: RackReservati
             saved = (now_s - offer.seconds) / 60
             why = f"moves: {WHERE[offer.tier]} it ends {saved:.0f} min sooner, a restart included"
             turns.take(job, offer, why)
+
+
+# How long a job waits for a better tier: tuned to the waits at which offers were accepted.
+#
+# Network-sensitive scheduling (arXiv 2401.16492, recalled): for each tier and number of GPUs a
+# sliding window of the waits at which offers of that tier were accepted; the timer is their mean +
+# k standard deviations, clamped.
+_MOST_KEYS = 500
+
+
+class Timers:
+    """The windows, read from the policy's state and written back as plain lists."""
+
+    def __init__(self, state: State, settings: NetworkOptions) -> None:
+        self._settings = settings
+        self._waits: dict[str, list[float]] = {}
+        kept = state.get("waits")
+        if isinstance(kept, dict):
+            for key, waits in kept.items():
+                if isinstance(waits, list):
+                    self._waits[str(key)] = [float(w) for w in waits if isinstance(w, int | float)]
+
+    def wait_s(self, tier: int, count: int) -> float:
+        """Seconds that a gang of ``count`` GPUs waits for ``tier`` before it takes a worse one."""
+        limits, waits = self._settings, self._waits.get(f"{tier}:{count}")
+        if not waits:
+            return min(limits.first_wait_s, limits.most_wait_s)
+        mean = sum(waits) / len(waits)
+        deviation = sqrt(sum((w - mean) ** 2 for w in waits) / len(waits))
+        tuned = mean + limits.spread * deviation
+        return min(max(tuned, limits.least_wait_s), limits.most_wait_s)
+
+    def accepted(self, tier: int, count: int, waited_s: float) -> None:
+        """Take in that an offer of ``tier`` was accepted after this wait."""
+        key = f"{tier}:{count}"
+        if key not in self._waits and len(self._waits) >= _MOST_KEYS:
+            return
+        window = [*self._waits.get(key, []), waited_s]
+        self._waits[key] = window[-max(1, self._settings.window) :]
+
+    def plain(self) -> dict[str, object]:
+        """For the state."""
+        return {key: list(waits) for key, waits in self._waits.items()}
 
 
 POLICY = Policy(

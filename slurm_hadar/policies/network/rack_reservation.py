@@ -54,7 +54,7 @@ class RackReservations:
         mine = self._of.get(job)
         if mine is not None and offer.seconds > mine.end_s:
             return f"a rack is kept for it, in which it can start in {mine.start_s / 60:.0f} min"
-        pools = {self._turns.ground.floor.pool_of[slot] for slot, _ in offer.parts}
+        pools = {self._turns.ground.pools.pool_of[slot] for slot, _ in offer.parts}
         for other, one in self._of.items():
             clear = pools.isdisjoint(one.pools) or offer.seconds <= one.start_s
             if clear or not self._waits(other):
@@ -90,7 +90,7 @@ def keep_a_rack(turns: OfferLoop, jobs: Sequence[int]) -> Allocation:
         for ask in turns.asks(job):
             if turns.ground.best_tier(ask) != RACK:
                 continue
-            racks = turns.ground.pools(ask).values()
+            racks = turns.ground.open_pools(ask).values()
             # Of a type that others hold to the last GPU there is no pool.
             pools = max(racks, key=lambda some: sum(room.left[p] for p in some), default=())
             if sum(room.left[p] for p in pools) < _NEARLY * ask.count:
@@ -101,7 +101,7 @@ def keep_a_rack(turns: OfferLoop, jobs: Sequence[int]) -> Allocation:
 
 def _take_all(turns: OfferLoop, pools: Iterable[int]) -> Allocation:
     """Take what is free in these pools."""
-    room, spans = turns.ground.room, turns.ground.floor.spans
+    room, spans = turns.ground.room, turns.ground.pools.spans
     slots = [slot for pool in pools for slot in range(*spans[pool])]
     parts = tuple((slot, int(room.free[slot])) for slot in slots if room.free[slot] > 0)
     room.take(parts, Demand())
@@ -151,7 +151,7 @@ def _ends(turns: OfferLoop) -> dict[int, list[tuple[float, int]]]:
         seconds = turns.seconds_now(job)
         if seconds < float("inf"):
             for slot, count in parts:
-                pool = turns.ground.floor.pool_of[slot]
+                pool = turns.ground.pools.pool_of[slot]
                 found.setdefault(pool, []).append((seconds, count))
     return found
 
@@ -161,10 +161,10 @@ def _free_from(
 ) -> dict[tuple[int, ...], float]:
     """A rack's pools -> s from now until so many of its GPUs are free, of racks that the gang would
     need most of."""
-    floor, room = turns.ground.floor, turns.ground.room
+    capacity, room = turns.ground.pools.capacity, turns.ground.room
     found: dict[tuple[int, ...], float] = {}
-    for rack, pools in turns.ground.pools(ask).items():
-        if ask.count <= _MOST * sum(floor.capacity[pool] for pool in pools):
+    for rack, pools in turns.ground.open_pools(ask).items():
+        if ask.count <= _MOST * sum(capacity[pool] for pool in pools):
             continue
         left, when = sum(room.left[pool] for pool in pools), 0.0
         for seconds, count in sorted(end for pool in pools for end in ends.get(pool, ())):

@@ -10,8 +10,7 @@ from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import chooses
 from slurm_hadar.policies.ones.limits import BatchLimits
-from slurm_hadar.policies.ones.problem import BatchProblem
-from slurm_hadar.policies.ones.round_result import LaidRound
+from slurm_hadar.policies.ones.problem import BatchProblem, LaidRound
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1
@@ -109,7 +108,7 @@ class OnesState:
             pairs = [(searched.option, searched.batch), *searched.others]
             kept = replace(
                 kept,
-                names=tuple(_names(view, laid.floor)),
+                names=tuple(_names(view, laid.pools)),
                 decisions=self.decisions + 1,
                 chosen_s=view.now,
                 present=ids,
@@ -132,7 +131,7 @@ class OnesState:
         }
 
 
-def recall(state: State, view: View, floor: ResourcePools) -> OnesState:
+def recall(state: State, view: View, pools: ResourcePools) -> OnesState:
     """The memory; an empty one where there is none, without places where the cluster changed."""
     if state.get("version") != _VERSION:
         return OnesState()
@@ -149,7 +148,7 @@ def recall(state: State, view: View, floor: ResourcePools) -> OnesState:
         now=float(kept["now"]),
         noise=kept["noise"],
     )
-    if past.names != tuple(_names(view, floor)):
+    if past.names != tuple(_names(view, pools)):
         return replace(past, laid={}, best=(), present=(), chosen_s=-np.inf)
     return past
 
@@ -181,8 +180,8 @@ def _changed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
     return any(max(a, b) > _FAR * min(a, b) for a, b in pairs if a != b)
 
 
-def _names(view: View, floor: ResourcePools) -> list[str]:
+def _names(view: View, pools: ResourcePools) -> list[str]:
     """What the options mean; a memory with other names is of no use."""
-    pools = zip(floor.pool_type, floor.pool_group, strict=True)
-    names = [f"{view.types[kind]}/{group}" for kind, group in pools]
+    rows = zip(pools.pool_type, pools.pool_group, strict=True)
+    names = [f"{view.types[kind]}/{group}" for kind, group in rows]
     return [*names, ",".join(str(count) for count in view.counts)]

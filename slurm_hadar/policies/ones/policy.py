@@ -17,10 +17,9 @@ from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
 from slurm_hadar.policies.ones import memory
 from slurm_hadar.policies.ones.limits import limits_of
-from slurm_hadar.policies.ones.problem import BatchProblem, greedy, present, problem_of
+from slurm_hadar.policies.ones.problem import BatchProblem, LaidRound, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
 from slurm_hadar.policies.ones.reasons import tell
-from slurm_hadar.policies.ones.round_result import LaidRound
 from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait
@@ -43,32 +42,32 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     jobs = view.jobs
     if (nothing := nothing_to_place(view)) is not None:
         return nothing, dict(state) if jobs.ids else {}
-    floor = resource_pools(view)
-    past = memory.recall(state, view, floor)
+    pools = resource_pools(view)
+    past = memory.recall(state, view, pools)
     limits = limits_of(view, past.limits) if settings.limits == "paper" else None
     price = past.price(view, settings.price)
-    problem = problem_of(view, floor, settings, limits.most if limits else None, price)
+    problem = problem_of(view, pools, settings, limits.most if limits else None, price)
     best, searched = _search(view, problem, settings, past)
     option = np.where(problem.options.bound, problem.options.now, best.option)
     batch = np.where(problem.options.bound, problem.now_batch, best.batch)
-    places = place(view, floor, problem.options, _choice(problem, option))
+    places = place(view, pools, problem.options, _choice(problem, option))
     if not settings.preempt and any(job not in places.parts for job in problem.options.held):
         # Nodes could not be found for all as the search, which only counts GPUs, would have it.
         option, batch = problem.options.now, problem.now_batch
-        places = place(view, floor, problem.options, _choice(problem, option), steady=True)
-    laid = _as_laid(LaidRound(view, floor, problem, option, batch, places))
+        places = place(view, pools, problem.options, _choice(problem, option), steady=True)
+    laid = _as_laid(LaidRound(view, pools, problem, option, batch, places))
     found = best if searched else None
     return tell(laid, best, searched), past.after(laid, limits, found)
 
 
 def _as_laid(chosen: LaidRound) -> LaidRound:
     """What came of the choice when nodes were looked for."""
-    view, floor, problem, places = chosen.view, chosen.floor, chosen.problem, chosen.places
+    view, pools, problem, places = chosen.view, chosen.pools, chosen.problem, chosen.places
     option, batch = chosen.option, chosen.batch
     column = {count: at for at, count in enumerate(view.counts)}
     laid, size = np.full_like(option, -1), batch.copy()
     for job, parts in places.parts.items():
-        gpus, pool = sum(count for _, count in parts), floor.pool_of[parts[0][0]]
+        gpus, pool = sum(count for _, count in parts), pools.pool_of[parts[0][0]]
         wanted = int(option[job])
         same = wanted >= 0 and problem.options.gpus[wanted] == gpus
         if wanted == -2 or (same and problem.options.pool[wanted] == pool):

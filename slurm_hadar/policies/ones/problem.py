@@ -9,6 +9,7 @@ from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import goodput_of, present_index, sizes_of
 from slurm_hadar.policies.ones.score import Stakes, work_of
 from slurm_hadar.policies.ones.settings import OnesOptions
+from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.work import Options, options_of
 from slurm_hadar.solvers.evolution_space import Space
 
@@ -33,13 +34,13 @@ class BatchProblem:
 
 
 def problem_of(
-    view: View, floor: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
+    view: View, pools: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
 ) -> BatchProblem:
     """Set it up. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
     jobs = view.jobs
-    options = options_of(view, floor, jobs.rate, settings.min_stay_s)
+    options = options_of(view, pools, jobs.rate, settings.min_stay_s)
     sizes, now_batch = sizes_of(jobs), present_index(jobs)
-    seconds = _seconds(view, floor, options, goodput_of(jobs, limit))
+    seconds = _seconds(view, pools, options, goodput_of(jobs, limit))
     now_option: IntArray = np.where(options.now >= 0, options.now, -1)
     free = np.where(options.bound[:, None, None], np.inf, seconds)
     running = now_option >= 0
@@ -76,8 +77,8 @@ def problem_of(
     return BatchProblem(space, stakes, options, seconds, sizes, now_option, now_batch, own)
 
 
-def _seconds(view: View, floor: ResourcePools, options: Options, good: FloatArray) -> FloatArray:
-    kinds = np.asarray(floor.pool_type, dtype=np.int64)
+def _seconds(view: View, pools: ResourcePools, options: Options, good: FloatArray) -> FloatArray:
+    kinds = np.asarray(pools.pool_type, dtype=np.int64)
     laid = good[:, kinds].reshape(len(good), -1, good.shape[3])
     able = np.isfinite(options.seconds)[:, :, None] & (laid > 0)
     left = options.left[:, None, None]
@@ -135,3 +136,18 @@ def greedy(problem: BatchProblem, start: tuple[IntArray, IntArray]) -> tuple[Int
             option[job], batch[job] = at, space.best[job, at]
             free[space.pool[at]] -= space.gpus[at]
     return option, batch
+
+
+@dataclass(frozen=True)
+class LaidRound:
+    """What one round came to.
+
+    ``option`` (J,): which of the problem's options each job has, ``batch`` (J,): with which of
+    its batches; ``places``: the nodes."""
+
+    view: View
+    pools: ResourcePools
+    problem: BatchProblem
+    option: IntArray
+    batch: IntArray
+    places: PlacedJobs

@@ -14,7 +14,7 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
-from slurm_hadar.policies.ones.round_result import LaidRound
+from slurm_hadar.policies.ones.problem import LaidRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.unavailable import unavailable
 from slurm_hadar.solvers.evolution import Best
@@ -35,12 +35,12 @@ def tell(laid: LaidRound, best: Best, searched: bool) -> Plan:
 
 class _Words:
     def __init__(self, laid: LaidRound) -> None:
-        self.view, self.floor, self.problem = laid.view, laid.floor, laid.problem
+        self.view, self.pools, self.problem = laid.view, laid.pools, laid.problem
         self.option, self.batch = laid.option, laid.batch
 
     def placement(self, job: int, parts: Allocation) -> Placement:
-        view, floor, problem = self.view, self.floor, self.problem
-        placed = placement_of(view, floor, parts, "")
+        view, pools, problem = self.view, self.pools, self.problem
+        placed = placement_of(view, pools, parts, "")
         what, where = gpus_text(placed), nodes_text(placed)
         option, size = int(self.option[job]), int(self.batch[job])
         stays = problem.options.held.get(job) == parts
@@ -70,7 +70,7 @@ class _Words:
             return f"chosen, but short of {short}"
         stakes, options = self.problem.stakes, self.problem.options
         best = int(quickest.argmin())
-        kind = self.view.types[self.floor.pool_type[int(options.pool[best])]]
+        kind = self.view.types[self.pools.pool_type[int(options.pool[best])]]
         ahead = int((stakes.work / stakes.weight < stakes.work[job] / stakes.weight[job]).sum())
         stopped = "stopped for others; " if job in options.held else ""
         left = time_left(self.view, job, float(quickest[best]))
@@ -88,7 +88,7 @@ class _Words:
             else "the last search still stands, nothing has changed since"
         )
         notes = [f"all present jobs together are still here for {best.score / 3600:.3g} h; {how}"]
-        for pool, kind in enumerate(self.floor.pool_type):
+        for pool, kind in enumerate(self.pools.pool_type):
             notes.append(
                 f"{self.view.types[kind]}: {max(0, places.room.left[pool])} of "
                 f"{int(self.problem.options.capacity[pool])} GPUs stay free"

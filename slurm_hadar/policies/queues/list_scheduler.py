@@ -32,9 +32,9 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
     """
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
-    jobs, floor = view.jobs, resource_pools(view)
-    room = FreeCapacity(view, floor)
-    needs, held = demands_of(view), held_allocations(view, floor)
+    jobs, pools = view.jobs, resource_pools(view)
+    room = FreeCapacity(view, pools)
+    needs, held = demands_of(view), held_allocations(view, pools)
     for job, parts in held.items():
         room.take(parts, needs[job])
     seconds = seconds_left(view)
@@ -44,7 +44,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
     for place, job in enumerate(order):
         id_ = jobs.ids[job]
         if job in held:
-            placements[id_] = placement_of(view, floor, held[job], "keeps what it holds")
+            placements[id_] = placement_of(view, pools, held[job], "keeps what it holds")
             continue
         if blocked:
             waiting[id_] = f"waits behind job {blocked}, which comes first"
@@ -53,7 +53,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         if parts:
             room.take(parts, needs[job])
             why = f"{place + 1} of {len(order)} in turn, {ends(view, job, time)}"
-            placements[id_] = placement_of(view, floor, parts, why)
+            placements[id_] = placement_of(view, pools, parts, why)
         else:
             waiting[id_] = short
             blocked = id_ if strict and np.isfinite(seconds[job]).any() else ""
@@ -63,7 +63,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
 def _find(
     view: View, room: FreeCapacity, job: int, seconds: FloatArray, need: Demand
 ) -> tuple[Allocation, float, str]:
-    jobs, floor = view.jobs, room.floor
+    jobs, pools = view.jobs, room.pools
     columns = np.isfinite(seconds).any(axis=0)
     if not columns.any():
         return (), 0.0, "no GPU type and count that it can run with"
@@ -73,12 +73,12 @@ def _find(
     for kind in np.argsort(seconds[:, column], kind="stable").tolist():
         if not np.isfinite(seconds[kind, column]):
             continue
-        pools = [p for p in floor.of_type[kind] if jobs.groups[job, floor.pool_group[p]]]
-        open_ += pools
-        found = (room.one_node(pool, count, need) for pool in pools)
+        usable = [p for p in pools.of_type[kind] if jobs.groups[job, pools.pool_group[p]]]
+        open_ += usable
+        found = (room.one_node(pool, count, need) for pool in usable)
         parts = next((p for p in found if p is not None), None)
-        if parts is None and most > 1 and pools:
-            parts = room.several_nodes(tuple(pools), count, need, most)
+        if parts is None and most > 1 and usable:
+            parts = room.several_nodes(tuple(usable), count, need, most)
         if parts is not None:
             return parts, float(seconds[kind, column]), ""
     return (), 0.0, f"short of {room.shortage(open_, count, need, most)}"

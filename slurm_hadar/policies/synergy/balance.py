@@ -71,7 +71,7 @@ def _lack(dealer: Dealer, node: int) -> float:
     wanted = gpus = free = 0.0
     for given in placing.on(node):
         for slot, count in given.parts:
-            if placing.floor.node_of[slot] != node:
+            if placing.pools.node_of[slot] != node:
                 continue
             # The same for all of a node.
             free = placing.room.cpus_and_memory(slot)[0]
@@ -110,7 +110,7 @@ def _pairs(
     """Who needs little on the rich node, who would take more on the poor one, and their places
     afterwards; the largest differences first."""
     able = [one.given for one in there if _may_leave(one.given)]
-    node_of = placing.floor.node_of
+    node_of = placing.pools.node_of
     found: list[tuple[float, Given, Allocation, Given, Allocation]] = []
     for a in able:
         from_rich = next((part for part in a.parts if node_of[part[0]] == rich), None)

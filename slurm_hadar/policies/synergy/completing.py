@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import FloatArray, IntArray, View
+from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.allocation import (
     Allocation,
     ResourcePools,
@@ -62,18 +62,18 @@ def completed(
     settings = settings or SynergyOptions()
     if not counted(view) or not plan.placements:
         return plan
-    floor, row = resource_pools(view), {id_: at for at, id_ in enumerate(view.jobs.ids)}
-    placing = Placing(view, floor, needed(view, True))
-    held = held_allocations(view, floor)
+    pools, row = resource_pools(view), {id_: at for at, id_ in enumerate(view.jobs.ids)}
+    placing = Placing(view, pools, needed(view, True))
+    held = held_allocations(view, pools)
     places: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
-        parts = _parts(view, floor.slot_of, placement)
+        parts = _parts(view, pools.slot_of, placement)
         if parts:
             places[row[id_]] = parts
     still = [j for j in places if j in held and not view.jobs.movable[j]]
     keep_pinned(view, placing, still, held)
-    picks = [_pick(view, floor, job, parts) for job, parts in places.items() if job not in still]
-    wishes, asks = wishes_of(view, floor, picks, held, settings, proportional)
+    picks = [_pick(view, pools, job, parts) for job, parts in places.items() if job not in still]
+    wishes, asks = wishes_of(view, pools, picks, held, settings, proportional)
     for wish in wishes:
         stays = set(wish.own) == set(places[wish.job])
         wish.own, wish.only_own = places[wish.job], True
@@ -121,9 +121,9 @@ def _parts(view: View, slot_of: Mapping[tuple[int, int], int], placement: Placem
     )
 
 
-def _pick(view: View, floor: ResourcePools, job: int, parts: Allocation) -> Pick:
+def _pick(view: View, pools: ResourcePools, job: int, parts: Allocation) -> Pick:
     gpus = sum(count for _, count in parts)
-    kind = int(floor.gpu_type[parts[0][0]])
+    kind = int(pools.gpu_type[parts[0][0]])
     rates = view.jobs.rate[job, kind]
     known = [rates[at] for at, count in enumerate(view.counts) if count <= gpus and rates[at] > 0]
     seconds = float(view.jobs.left[job]) / float(known[-1]) if known else 0.0
@@ -139,3 +139,17 @@ def _filled(placement: Placement, given: Given | None) -> Placement:
         mem_per_gpu_mb=round(given.need.mem_mb),
         reason=f"{placement.reason}; {reason(given, True)}",
     )
+
+
+def wrapped(
+    view: View, state: State, settings: SynergyOptions, proportional: bool = False
+) -> tuple[Plan, State]:
+    """Another policy's GPUs with Synergy's CPUs and memory: option ``wrap``.
+
+    The other policy sees the speeds of the fair shares; its state is kept beside ours."""
+    from slurm_hadar.policies import get
+
+    before = state.get(settings.wrap)
+    inner = before if isinstance(before, dict) else {}
+    plan, after = get(settings.wrap)(eased(view), inner)
+    return completed(view, plan, settings, proportional), {settings.wrap: after}

@@ -99,7 +99,7 @@ class Dealer:
             self._known[key] = points, tuple(falling), ladders
         counts: dict[int, int] = {}
         for slot, count in where:
-            node = self.placing.floor.node_of[slot]
+            node = self.placing.pools.node_of[slot]
             counts[node] = counts.get(node, 0) + count
         return Sharer(given, where, tuple(counts.items()), *self._known[key])
 
@@ -116,7 +116,7 @@ class Dealer:
         for given in (one.given for one in there):
             for slot, count in given.parts:
                 both = found.setdefault(
-                    self.placing.floor.node_of[slot], list(self.placing.room.cpus_and_memory(slot))
+                    self.placing.pools.node_of[slot], list(self.placing.room.cpus_and_memory(slot))
                 )
                 both[0] += count * given.need.cpus
                 both[1] += count * given.need.mem_mb

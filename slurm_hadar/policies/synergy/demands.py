@@ -46,7 +46,7 @@ class Demands:
 
 def counted(view: View) -> bool:
     """Whether the view tells how speed hangs on CPUs and memory, and what nodes have of them."""
-    has = view.jobs.beside is not None and len(view.jobs.ids) > 0
+    has = view.jobs.cpu_sensitivity is not None and len(view.jobs.ids) > 0
     return has and bool(view.nodes.cpus.any() and view.nodes.mem_mb.any())
 
 
@@ -62,7 +62,7 @@ def shares(view: View) -> FloatArray:
 
 def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Demands:
     """Of the jobs in rows ``jobs`` (K,) on ``gpus`` (K,) GPUs of the types ``kind`` (K,)."""
-    trait = view.jobs.beside
+    trait = view.jobs.cpu_sensitivity
     asked = np.stack([view.jobs.cpus_per_gpu[jobs], view.jobs.mem_per_gpu_mb[jobs]], axis=1)
     if trait is None or not counted(view):
         return _fixed(asked)

@@ -15,12 +15,12 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.allocation import Demand, ResourcePools
 from slurm_hadar.policies.record import Policy, Trait
+from slurm_hadar.policies.synergy.completing import wrapped
 from slurm_hadar.policies.synergy.demands import SAME, Demands
 from slurm_hadar.policies.synergy.placing import ResourceWish
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.wishes import options_of
-from slurm_hadar.policies.synergy.wrapping import wrapped
 from slurm_hadar.solvers.gang_places import places
 from slurm_hadar.solvers.share_choice import choose
 
@@ -37,7 +37,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 
 def prepare(
-    view: View, floor: ResourcePools, wishes: list[ResourceWish], asks: Demands
+    view: View, pools: ResourcePools, wishes: list[ResourceWish], asks: Demands
 ) -> tuple[str, ...]:
     """Put what the programmes say into the wishes: the best case, and where to try it."""
     points = _options(wishes, options_of(asks))
@@ -51,7 +51,7 @@ def prepare(
         () if chosen.optimal else ("the programme of CPUs and memory was not solved",)
     )
     if len(wishes) * len(view.nodes.names) <= _MOST_CELLS:
-        _place(view, floor, wishes)
+        _place(view, pools, wishes)
     else:
         notes += ("too many jobs and nodes for the programme of places: placed in turn",)
     return notes
@@ -75,16 +75,19 @@ def _left(view: View) -> FloatArray:
     """(2,) CPUs and MB of all nodes, less what jobs hold that keep it."""
     total = np.array([view.nodes.cpus.sum(), view.nodes.mem_mb.sum()], dtype=np.float64)
     jobs = view.jobs
-    if jobs.beside is None:
+    if jobs.cpu_sensitivity is None:
         return total
     for job, _, _, count in jobs.held.tolist():
         if not jobs.movable[job]:
-            cpus, mem = jobs.beside.present_cpus[job], jobs.beside.present_mem_mb[job]
+            cpus, mem = (
+                jobs.cpu_sensitivity.present_cpus[job],
+                jobs.cpu_sensitivity.present_mem_mb[job],
+            )
             total -= count * np.array([cpus, mem])
     return np.maximum(total, 0.0)
 
 
-def _place(view: View, floor: ResourcePools, wishes: Sequence[ResourceWish]) -> None:
+def _place(view: View, pools: ResourcePools, wishes: Sequence[ResourceWish]) -> None:
     nodes = view.nodes
     use = np.array([(1.0, w.best.cpus, w.best.mem_mb) for w in wishes])
     use *= np.array([w.gpus for w in wishes])[:, None]
@@ -93,12 +96,12 @@ def _place(view: View, floor: ResourcePools, wishes: Sequence[ResourceWish]) -> 
     open_ = np.zeros((len(wishes), len(nodes.names)), dtype=bool)
     slot: list[dict[int, int]] = []
     for row, wish in enumerate(wishes):
-        slots = [s for pool in wish.pools for s in range(*floor.spans[pool])]
-        slot.append({floor.node_of[s]: s for s in slots})
+        slots = [s for pool in wish.pools for s in range(*pools.spans[pool])]
+        slot.append({pools.node_of[s]: s for s in slots})
         open_[row, list(slot[-1])] = True
     # Pinned jobs are not known to the programme: their nodes have less than it believes, and what
     # it says is tried, not trusted.
-    now = np.array([floor.node_of[w.own[0][0]] if len(w.own) == 1 else -1 for w in wishes])
+    now = np.array([pools.node_of[w.own[0][0]] if len(w.own) == 1 else -1 for w in wishes])
     for row, node in enumerate(places(use, capacity, open_, now).tolist()):
         if node >= 0:
             wishes[row].hint = ((slot[row][node], wishes[row].gpus),)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import IntArray, View
-from slurm_hadar.policies.queues.limits import QUEUES
 from slurm_hadar.policies.queues.list_scheduler import seconds_left
+from slurm_hadar.policies.queues.tiresias import QUEUES
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 

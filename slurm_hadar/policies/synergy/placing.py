@@ -77,12 +77,12 @@ class Given:
 class Placing:
     """The nodes while a plan is being made."""
 
-    def __init__(self, view: View, floor: ResourcePools, needs: FloatArray) -> None:
+    def __init__(self, view: View, pools: ResourcePools, needs: FloatArray) -> None:
         """``needs`` (J, 2): anything above 0 where CPUs or memory count at all."""
         # A room without any need does not count CPUs and memory.
         seen = _with_needs(view, needs)
-        self.room = FreeCapacity(seen, floor)
-        self.floor = floor
+        self.room = FreeCapacity(seen, pools)
+        self.pools = pools
         self.given: dict[int, Given] = {}
         self._on: dict[int, set[int]] = {}
 
@@ -127,7 +127,7 @@ class Placing:
 
     def nodes(self, parts: Allocation) -> set[int]:
         """The nodes of a place."""
-        return {self.floor.node_of[slot] for slot, _ in parts}
+        return {self.pools.node_of[slot] for slot, _ in parts}
 
     def on(self, node: int) -> list[Given]:
         """Who is on a node, in the order of coming."""
@@ -190,7 +190,7 @@ class Placing:
         the fewest nodes together."""
         if not wish.pools:
             return
-        slots = np.concatenate([np.arange(*self.floor.spans[p]) for p in wish.pools])
+        slots = np.concatenate([np.arange(*self.pools.spans[p]) for p in wish.pools])
         free = self.room.free[slots]
         enough = slots[free >= wish.gpus]
         fullest = np.argsort(self.room.free[enough], kind="stable")[:_NODES_TRIED]
@@ -208,10 +208,10 @@ class Placing:
         back: dict[int, Given] = {}
         per_node: dict[int, int] = {}
         for slot, count in parts:
-            node = self.floor.node_of[slot]
+            node = self.pools.node_of[slot]
             per_node[node] = per_node.get(node, 0) + count
         for node, count in per_node.items():
-            free = self.room.cpus_and_memory(self.floor.beside[self._slot(parts, node)][0])
+            free = self.room.cpus_and_memory(self.pools.same_node[self._slot(parts, node)][0])
             short = [
                 max(0.0, count * need - have)
                 for need, have in zip((wish.fair.cpus, wish.fair.mem_mb), free, strict=True)
@@ -230,7 +230,7 @@ class Placing:
         return True
 
     def _slot(self, parts: Allocation, node: int) -> int:
-        return next(slot for slot, _ in parts if self.floor.node_of[slot] == node)
+        return next(slot for slot, _ in parts if self.pools.node_of[slot] == node)
 
     def _above(self, node: int) -> list[Given]:
         """Jobs on a node that have more than their fair share and may be changed."""
@@ -246,7 +246,7 @@ class Placing:
         return sorted(found, key=lambda g: (len(g.parts), -g.need.cpus, -g.need.mem_mb))
 
     def _excess(self, given: Given, node: int) -> tuple[float, float]:
-        count = sum(n for slot, n in given.parts if self.floor.node_of[slot] == node)
+        count = sum(n for slot, n in given.parts if self.pools.node_of[slot] == node)
         fair = given.wish.fair
         return (
             count * (given.need.cpus - fair.cpus),

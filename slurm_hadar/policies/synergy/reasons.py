@@ -12,7 +12,7 @@ from slurm_hadar.policies.synergy.placing import Given, Placing
 
 def placement(view: View, placing: Placing, given: Given, known: bool, turn: str) -> Placement:
     """A place with its reason. ``known`` False: CPUs and memory stay as the job asks."""
-    placed = placement_of(view, placing.floor, given.parts, "keeps what it holds")
+    placed = placement_of(view, placing.pools, given.parts, "keeps what it holds")
     if given.fixed:
         return placed
     return replace(

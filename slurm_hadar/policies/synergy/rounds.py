@@ -36,14 +36,14 @@ def decide_round(
     """The plan of a round. ``proportional``: each job has its share of the node, no more."""
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
-    floor, known = resource_pools(view), counted(view)
+    pools, known = resource_pools(view), counted(view)
     queue = queue_of(view, settings)
-    held = held_allocations(view, floor)
-    wishes, asks = wishes_of(view, floor, queue.picks, held, settings, proportional)
+    held = held_allocations(view, pools)
+    wishes, asks = wishes_of(view, pools, queue.picks, held, settings, proportional)
     notes: tuple[str, ...] = () if known else (_UNKNOWN,)
     if prepare is not None and known and wishes:
-        notes = prepare(view, floor, wishes, asks)
-    placing = Placing(view, floor, needed(view, known))
+        notes = prepare(view, pools, wishes, asks)
+    placing = Placing(view, pools, needed(view, known))
     keep_pinned(view, placing, queue.pinned, held)
     running = [wish for wish in wishes if wish.own]
     for wish in running:
@@ -70,7 +70,7 @@ def keep_pinned(
     view: View, placing: Placing, jobs: Sequence[int], held: Mapping[int, Allocation]
 ) -> None:
     """Set aside what the jobs hold that keep it: what they have now, else what they ask for."""
-    trait = view.jobs.beside
+    trait = view.jobs.cpu_sensitivity
     for job in jobs:
         cpus, mem = float(view.jobs.cpus_per_gpu[job]), float(view.jobs.mem_per_gpu_mb[job])
         if trait is not None and trait.present_cpus[job] > 0:
@@ -97,7 +97,7 @@ def _fill(
     options: dict[int, FloatArray] = {}
     rate = view.jobs.rate
     for kind in np.argsort(-rate.max(axis=(0, 2), initial=0.0), kind="stable").tolist():
-        left = sum(placing.room.left[p] for p in placing.floor.of_type[kind])
+        left = sum(placing.room.left[p] for p in placing.pools.of_type[kind])
         if left <= 0:
             continue
         picks = []
@@ -110,7 +110,7 @@ def _fill(
             picks.append(Pick(job, kind, gpus, seconds))
         if not picks:
             continue
-        wishes, asks = wishes_of(view, placing.floor, picks, {}, settings, proportional)
+        wishes, asks = wishes_of(view, placing.pools, picks, {}, settings, proportional)
         found = options_of(asks)
         for wish, points in zip(wishes, found, strict=True):
             if left <= 0:
@@ -141,8 +141,8 @@ def _waiting(
             pools = [
                 p
                 for kind in np.flatnonzero(able[:, column]).tolist()
-                for p in placing.floor.of_type[kind]
-                if jobs.groups[job, placing.floor.pool_group[p]]
+                for p in placing.pools.of_type[kind]
+                if jobs.groups[job, placing.pools.pool_group[p]]
             ]
             short = room.shortage(pools, view.counts[column], Demand(), int(jobs.max_nodes[job]))
             words[key] = f"short of {short}"

@@ -8,9 +8,9 @@ its fair share. Options: those of :class:`.settings.Settings`.
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.record import Policy, Trait
+from slurm_hadar.policies.synergy.completing import wrapped
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
-from slurm_hadar.policies.synergy.wrapping import wrapped
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:

@@ -15,7 +15,7 @@ from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 def wishes_of(
     view: View,
-    floor: ResourcePools,
+    pools: ResourcePools,
     picks: Sequence[Pick],
     held: Mapping[int, Allocation],
     settings: SynergyOptions,
@@ -37,12 +37,12 @@ def wishes_of(
     found = []
     for at, pick in enumerate(picks):
         own = held.get(pick.job, ())
-        stays = bool(own) and own_kind(floor, own) == pick.kind
+        stays = bool(own) and own_kind(pools, own) == pick.kind
         found.append(
             ResourceWish(
                 pick.job,
                 pick.gpus,
-                pools_of(view, floor, pick.job, pick.kind),
+                pools_of(view, pools, pick.job, pick.kind),
                 most[at],
                 best=bests[at],
                 best_factor=factors[at][0],
@@ -58,15 +58,15 @@ def wishes_of(
     return found, asks
 
 
-def pools_of(view: View, floor: ResourcePools, job: int, kind: int) -> tuple[int, ...]:
+def pools_of(view: View, pools: ResourcePools, job: int, kind: int) -> tuple[int, ...]:
     """The pools of a type that are open to a job."""
     allowed = view.jobs.groups[job]
-    return tuple(p for p in floor.of_type[kind] if allowed[floor.pool_group[p]])
+    return tuple(p for p in pools.of_type[kind] if allowed[pools.pool_group[p]])
 
 
-def own_kind(floor: ResourcePools, parts: Allocation) -> int:
+def own_kind(pools: ResourcePools, parts: Allocation) -> int:
     """The type of a place's GPUs."""
-    return int(floor.gpu_type[parts[0][0]])
+    return int(pools.gpu_type[parts[0][0]])
 
 
 def needs(points: FloatArray) -> list[Demand]:

@@ -55,7 +55,7 @@ class Doubt:
         return float(self.job.mean()) if len(self.job) else 0.0
 
 
-def doubt_of(view: View, floor: ResourcePools, options: Options) -> Doubt:
+def doubt_of(view: View, pools: ResourcePools, options: Options) -> Doubt:
     """What was not tried, by ``JobArrays.known``: a count tried on one type counts for all types,
     and what a job has trained on for a while counts as tried. O(J x O)."""
     jobs, number = view.jobs, len(view.jobs.ids)
@@ -64,7 +64,7 @@ def doubt_of(view: View, floor: ResourcePools, options: Options) -> Doubt:
         unknown = jobs.prospects.work_unknown.astype(bool)
     if not options.seconds.size:
         return Doubt(unknown, unknown, unknown, np.full(number, _FAR))
-    kinds = np.asarray(floor.pool_type, dtype=np.int64)
+    kinds = np.asarray(pools.pool_type, dtype=np.int64)
     known = jobs.known[:, kinds, :].reshape(number, -1)
     possible = np.isfinite(options.seconds)
     most = np.where(known & possible, options.gpus, 0).max(axis=1)

@@ -36,7 +36,7 @@ class NodeMaker:
         """What is free, and the new places, once the job has that option on one node; None where no
         node can be emptied for it. The node on which the fewest GPUs must be given up."""
         pool, gpus = int(self._options.pool[option]), int(self._options.gpus[option])
-        first, end = room.floor.spans[pool]
+        first, end = room.pools.spans[pool]
         missing = gpus - room.free[first:end]
         near = np.flatnonzero((missing > 0) & (missing <= _LARGEST_PART * gpus))
         for at in near[np.argsort(missing[near], kind="stable")][:_NODES].tolist():
@@ -83,7 +83,7 @@ class NodeMaker:
         new: dict[int, Allocation] = {job: here}
         for other in sorted(leave, key=lambda one: -parts[one][0][1]):
             ((slot, count),) = parts[other]
-            place = after.one_node(int(room.floor.pool[slot]), count, needs[other])
+            place = after.one_node(int(room.pools.pool[slot]), count, needs[other])
             if place is None:
                 return None
             after.take(place, needs[other])

@@ -27,10 +27,10 @@ class TimetableState:
     chosen_s: float = -np.inf
 
 
-def pool_names(view: View, floor: ResourcePools) -> list[str]:
+def pool_names(view: View, pools: ResourcePools) -> list[str]:
     """What the options mean; a memory with other names is of no use."""
-    pools = zip(floor.pool_type, floor.pool_group, floor.capacity, strict=True)
-    names = [f"{view.types[kind]}/{group}/{gpus}" for kind, group, gpus in pools]
+    rows = zip(pools.pool_type, pools.pool_group, pools.capacity, strict=True)
+    names = [f"{view.types[kind]}/{group}/{gpus}" for kind, group, gpus in rows]
     return [*names, ",".join(str(count) for count in view.counts)]
 
 

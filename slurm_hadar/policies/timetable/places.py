@@ -25,7 +25,7 @@ class PlacedJobs:
 
 
 def place(
-    view: View, floor: ResourcePools, options: Options, choice: RoundChoice, steady: bool = False
+    view: View, pools: ResourcePools, options: Options, choice: RoundChoice, steady: bool = False
 ) -> PlacedJobs:
     """Place the chosen gangs, the largest first.
 
@@ -34,7 +34,7 @@ def place(
     jobs are packed anew, once. A job that still finds none leaves its GPUs to the next best that
     fit.
     """
-    found = PlacedJobs(FreeCapacity(view, floor))
+    found = PlacedJobs(FreeCapacity(view, pools))
     chosen = np.flatnonzero(choice.option != -1).tolist()
     stay = [job for job in chosen if choice.option[job] == options.now[job]]
     # Nodes shrink, and the CPUs of a running job are known only roughly: who may not leave comes

@@ -55,18 +55,18 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     jobs = view.jobs
     if (nothing := nothing_to_place(view)) is not None:
         return nothing, dict(state) if jobs.ids else {}
-    floor = resource_pools(view)
+    pools = resource_pools(view)
     seen = learn(view, state)
     rate = hopeful(view, seen.rate, settings.curiosity)
-    options = options_of(view, floor, rate, settings.min_stay_s)
+    options = options_of(view, pools, rate, settings.min_stay_s)
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
-    doubt = doubt_of(view, floor, options)
+    doubt = doubt_of(view, pools, options)
     ratio = np.ones(len(weight))
     if settings.fairness:
         ratio = finish_ratio(view, options, doubt) ** settings.fairness
-    given = GivenRound(view, floor, options, weight * ratio, settings, doubt, ratio, seen.relies)
-    names = memory.pool_names(view, floor)
+    given = GivenRound(view, pools, options, weight * ratio, settings, doubt, ratio, seen.relies)
+    names = memory.pool_names(view, pools)
     past = memory.recall(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
@@ -75,7 +75,7 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     # What a job in doubt just showed counts at once.
     kept = not doubt.job.any() and memory.unchanged(past, view, options, settings)
     choice = choose(given, past.table, kept)
-    places = place(view, floor, options, choice)
+    places = place(view, pools, options, choice)
     if not kept:
         stay_where_moves_gain_nothing(given, choice.option, places)
         move_onto_idle(given, choice.gain, places)

@@ -44,7 +44,7 @@ class _Words:
     def __init__(
         self, given: GivenRound, choice: RoundChoice, table: Timetable, places: PlacedJobs
     ) -> None:
-        self.view, self.floor, self.options = given.view, given.floor, given.options
+        self.view, self.pools, self.options = given.view, given.pools, given.options
         self.choice, self.table = choice, table
         self._doubt, self._restart = given.doubt, restart_factor(given.view)
         self._ratio, self._places = given.ratio, places
@@ -56,16 +56,16 @@ class _Words:
         self._likes = np.where(choice.gain > 0, net, -np.inf)
 
     def placement(self, job: int, parts: Allocation) -> Placement:
-        view, floor, options = self.view, self.floor, self.options
-        placed = placement_of(view, floor, parts, "")
+        view, pools, options = self.view, self.pools, self.options
+        placed = placement_of(view, pools, parts, "")
         what, where = gpus_text(placed), nodes_text(placed)
-        kind_index = int(floor.gpu_type[parts[0][0]])
+        kind_index = int(pools.gpu_type[parts[0][0]])
         count = sum(n for _, n in parts)
         at = next(
             (
                 o
                 for o in np.flatnonzero(options.gpus == count).tolist()
-                if int(options.pool[o]) == int(floor.pool[parts[0][0]])
+                if int(options.pool[o]) == int(pools.pool[parts[0][0]])
             ),
             -1,
         )
@@ -222,17 +222,17 @@ class _Words:
         return left < int(options.gpus[option])
 
     def _name(self, option: int) -> str:
-        kind = self.floor.pool_type[int(self.options.pool[option])]
+        kind = self.pools.pool_type[int(self.options.pool[option])]
         return f"{int(self.options.gpus[option])} x {self.view.types[kind]}"
 
     def notes(self) -> tuple[str, ...]:
-        table, floor = self.table, self.floor
+        table, pools = self.table, self.pools
         left = max(0.0, table.deadline_s - self.view.now)
         notes = [
             f"all present work is planned to end in {_time(left)}, and could end in "
             f"{_time(max(0.0, table.start_s + table.least_s - self.view.now))} at the earliest"
         ]
-        for pool, kind in enumerate(floor.pool_type):
+        for pool, kind in enumerate(pools.pool_type):
             notes.append(
                 f"{self.view.types[kind]}: {max(0, self._places.room.left[pool])} of "
                 f"{int(self.options.capacity[pool])} GPUs stay free, price "

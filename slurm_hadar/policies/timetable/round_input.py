@@ -16,7 +16,7 @@ class GivenRound:
     jobs declared so far was rarely wrong."""
 
     view: View
-    floor: ResourcePools
+    pools: ResourcePools
     options: Options
     weight: FloatArray
     settings: TimetableOptions

@@ -47,22 +47,22 @@ class Options:
         return best
 
 
-def options_of(view: View, floor: ResourcePools, rate: FloatArray, min_stay_s: float) -> Options:
+def options_of(view: View, pools: ResourcePools, rate: FloatArray, min_stay_s: float) -> Options:
     """Set up the options. ``rate`` (J, R, C), samples/s, as the policy believes them."""
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.int64)
-    pools = len(floor.spans)
-    gpus = np.tile(counts, pools)
-    pool = np.repeat(np.arange(pools, dtype=np.int64), len(counts))
-    held = _held(view, floor)
+    number = len(pools.spans)
+    gpus = np.tile(counts, number)
+    pool = np.repeat(np.arange(number, dtype=np.int64), len(counts))
+    held = _held(view, pools)
     needs = _needs(view)
-    capacity = np.asarray(floor.capacity, dtype=np.int64)
-    kinds = np.asarray(floor.pool_type, dtype=np.int64)
-    groups = np.asarray(floor.pool_group, dtype=np.int64)
+    capacity = np.asarray(pools.capacity, dtype=np.int64)
+    kinds = np.asarray(pools.pool_type, dtype=np.int64)
+    groups = np.asarray(pools.pool_group, dtype=np.int64)
     fastest = rate[:, kinds, :].reshape(len(jobs.ids), -1)
     open_ = jobs.groups[:, groups].repeat(len(counts), axis=1)
     open_ &= gpus[None, :] <= capacity[pool][None, :]
-    largest = np.array([_largest(view, floor, p) for p in range(pools)], dtype=np.int64)
+    largest = np.array([_largest(view, pools, p) for p in range(number)], dtype=np.int64)
     open_ &= gpus[None, :] <= jobs.max_nodes[:, None] * largest[pool][None, :]
     able = open_ & (fastest > 0)
     left = believed(jobs.left, jobs.total)
@@ -76,16 +76,16 @@ def options_of(view: View, floor: ResourcePools, rate: FloatArray, min_stay_s: f
     now: IntArray = np.full(len(jobs.ids), -1, dtype=np.int64)
     place = {int(count): at for at, count in enumerate(counts.tolist())}
     for job, parts in held.items():
-        where = {int(floor.pool[slot]) for slot, _ in parts}
+        where = {int(pools.pool[slot]) for slot, _ in parts}
         total = sum(count for _, count in parts)
         option = -2
         if len(where) == 1 and total in place:
             option = next(iter(where)) * len(counts) + place[total]
         now[job] = option if option >= 0 and np.isfinite(seconds[job, option]) else -2
         if now[job] == -2:
-            apart[job] = np.zeros(pools, dtype=np.int64)
+            apart[job] = np.zeros(number, dtype=np.int64)
             for slot, count in parts:
-                apart[job][floor.pool[slot]] += count
+                apart[job][pools.pool[slot]] += count
     bound = (now != -1) & (~jobs.movable | (view.now - jobs.since_s < min_stay_s) | (now == -2))
     return Options(gpus, pool, capacity, seconds, left, now, bound, held, needs, apart)
 
@@ -103,11 +103,11 @@ def believed(left: FloatArray, total: FloatArray) -> FloatArray:
     return result
 
 
-def _held(view: View, floor: ResourcePools) -> dict[int, Allocation]:
+def _held(view: View, pools: ResourcePools) -> dict[int, Allocation]:
     held: dict[int, list[tuple[int, int]]] = {}
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
-            held.setdefault(job, []).append((floor.slot_of[node, kind], count))
+            held.setdefault(job, []).append((pools.slot_of[node, kind], count))
     return {job: tuple(parts) for job, parts in held.items()}
 
 
@@ -119,6 +119,6 @@ def _needs(view: View) -> list[Demand]:
     ]
 
 
-def _largest(view: View, floor: ResourcePools, pool: int) -> int:
-    first, end = floor.spans[pool]
-    return int(view.nodes.gpus[floor.node[first:end], floor.gpu_type[first:end]].max(initial=0))
+def _largest(view: View, pools: ResourcePools, pool: int) -> int:
+    first, end = pools.spans[pool]
+    return int(view.nodes.gpus[pools.node[first:end], pools.gpu_type[first:end]].max(initial=0))

@@ -1,6 +1,7 @@
 """The jobs of a simulation in Slurm's order and the GPUs that they hold: what the schedulers and
 the controller both read and change."""
 
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
 
 import numpy as np
@@ -9,7 +10,6 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.scheduling.free_over_time import FreeOverTime
 from slurm_hadar.scheduling.slurm_schedulers import Waiting
-from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.order import QueueOrder
 from slurm_hadar.simulator.queue.requests import Requests, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting
@@ -163,3 +163,41 @@ class ClusterState:
         self.on[job], self.speed[job] = 0, 0.0
         self.seats.release(job)
         self.changed = True
+
+
+# Running jobs that are stopped for others, as the controller does under ``guards.preempt``: only
+# where what they leave goes to a job that the plan starts, in Slurm's order.
+AWAY_S = 121.0
+"""A requeued job may not start for so long, so that its node can end it (cred_expire + 1 s)."""
+
+
+def stopped(
+    queue: Iterable[Waiting],
+    newcomers: Collection[int],
+    candidates: Sequence[int],
+    held: IntArray,
+    free: IntArray,
+) -> list[int]:
+    """Those of ``candidates`` that are stopped, in their order.
+
+    ``queue``: who waits, in Slurm's order; ``newcomers``: those of them that the plan starts;
+    ``held``: (J, R) GPUs of each job by type; ``free``: (R,) GPUs that no job has.
+    """
+    left = free + held[list(candidates)].sum(axis=0)
+    needed = -free
+    gains: set[int] = set()
+    for one in queue:
+        kind = next((kind for kind in one.kinds if one.count <= left[kind]), None)
+        if kind is None:
+            continue
+        left[kind] -= one.count
+        needed[kind] += one.count
+        if one.job in newcomers:
+            gains.add(kind)
+    found = []
+    for job in candidates:
+        kinds = held[job].nonzero()[0].tolist()
+        if any(kind in gains and needed[kind] > 0 for kind in kinds):
+            needed = needed - held[job]
+            found.append(job)
+    return found

@@ -12,23 +12,55 @@ from math import inf
 
 import numpy as np
 
+from slurm_hadar.domain.declaration import SLOWEST
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import IntArray, State, View
+from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.record import Decide
 from slurm_hadar.scheduling import slurm_schedulers
 from slurm_hadar.scheduling.free_over_time import FreeOverTime
 from slurm_hadar.scheduling.slurm_schedulers import Waiting
 from slurm_hadar.simulator.estimates import estimate
-from slurm_hadar.simulator.queue.cluster_state import ClusterState
+from slurm_hadar.simulator.queue.cluster_state import ClusterState, stopped
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
-from slurm_hadar.simulator.queue.making_way import stopped
 from slurm_hadar.simulator.queue.reported_rates import ReportedRates
 from slurm_hadar.simulator.queue.requests import as_requested
 from slurm_hadar.simulator.queue.setting import SimulationSetting
-from slurm_hadar.simulator.queue.type_preference import TypePreference
 from slurm_hadar.simulator.views import Views
 
 _NONE: frozenset[int] = frozenset()
+
+
+class TypePreference:
+    """In which order a managed job's list names the GPU types, and which of them it leaves out.
+
+    Of J jobs on R types, by their expected rates, corrected at ticks by what is reported. What
+    ``hbatch`` writes into a list at the submit goes by the expected ones."""
+
+    def __init__(self, expected: FloatArray, column: IntArray) -> None:
+        """``expected``: (J, R) samples per s; ``column``: (J,) of each job's count of GPUs."""
+        self._expected, self._column = expected, column
+        self._rate, self._own = expected.copy(), expected.copy()
+
+    def correct(self, jobs: IntArray, reported: ReportedRates) -> None:
+        """Take in what is reported; another user's reports leave no type out."""
+        rows, column = np.arange(len(jobs)), self._column[jobs]
+        expected = self._expected[jobs]
+        self._rate[jobs] = expected * reported.factors(jobs)[rows, :, column]
+        self._own[jobs] = expected * reported.own_factors(jobs)[rows, :, column]
+
+    def order(
+        self,
+        job: int,
+        kinds: Sequence[int],
+        first: frozenset[int] = _NONE,
+        kept: frozenset[int] = _NONE,
+    ) -> list[int]:
+        """Those of ``first``, then the fastest first, without the ones that are far slower and not
+        ``kept``."""
+        own, rate = self._own[job], self._rate[job]
+        best = max(own[kind] for kind in kinds)
+        found = [kind for kind in kinds if own[kind] * SLOWEST >= best or kind in kept]
+        return sorted(found, key=lambda kind: (kind not in first, -rate[kind]))
 
 
 class SimulatedController:

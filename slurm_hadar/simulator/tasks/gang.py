@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.policies.queues.limits import QUEUES
+from slurm_hadar.policies.queues.tiresias import QUEUES
 from slurm_hadar.simulator.tasks.allox import places
 from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, TaskOutcome, check
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.policies.queues.limits import QUEUES
+from slurm_hadar.policies.queues.tiresias import QUEUES
 from slurm_hadar.simulator.tasks.jobs import TaskJobs
 from slurm_hadar.solvers.hare_relaxation import RoundJobs, relax
 

@@ -3,7 +3,7 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``batch_columns.py``), and
+mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``batches_of``), and
 those of ``queue_columns.py``.
 """
 
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slurm_hadar.domain.declaration_values import doublings
+from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.sizes import gradient_bytes
 from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
-from slurm_hadar.simulator.traces.batch_columns import batches_of
 from slurm_hadar.simulator.traces.csv_rows import LATEST_S, CsvRow, rows
 from slurm_hadar.simulator.traces.gavel import unique_ids
 from slurm_hadar.simulator.traces.queue_columns import queued
@@ -144,3 +145,48 @@ def _elastic(row: CsvRow, request: int) -> Elastic | None:
     if not row.word("model") or batch is None or batch % request:
         return None
     return Elastic(row.word("model"), batch // request, 1.0)
+
+
+# The columns most_batch and noise_scale of a trace: jobs that may train with larger batches.
+_MOST_BATCH = 100_000_000
+
+
+def batches_of(
+    found: Sequence[CsvRow],
+    types: Sequence[str],
+    counts: Sequence[int],
+    rate: FloatArray,
+    rates: Rates,
+) -> BatchTrait | None:
+    """The trait of a trace's jobs; None where no row has a most_batch.
+
+    ``rate`` (J, R, C) with the declared batch. Raises UsageError naming the file and the line.
+    """
+    own = [_batch_sizes(row) for row in found]
+    most = max((len(sizes) for sizes in own), default=0)
+    if not most:
+        return None
+    sizes = np.zeros((len(found), most), dtype=np.int64)
+    good = np.zeros((*rate.shape, most))
+    noise, base = np.zeros(len(found)), np.zeros(len(found))
+    for at, (row, mine) in enumerate(zip(found, own, strict=True)):
+        if not mine:
+            continue
+        sizes[at, : len(mine)], base[at] = mine, mine[0]
+        noise[at] = row.number("noise_scale")
+        for column, size in enumerate(mine[1:], 1):
+            looked_up, _ = rates.rates(row.text("model"), size, types, counts)
+            good[at, :, :, column] = np.where(rate[at] > 0, looked_up, 0.0)
+    good[..., 0] = np.where((base > 0)[:, None, None], rate, 0.0)
+    present = np.zeros(len(found), dtype=np.int64)
+    return BatchTrait(sizes=sizes, rate=good, noise=noise, base=base, present=present)
+
+
+def _batch_sizes(row: CsvRow) -> tuple[int, ...]:
+    if not row.text("most_batch"):
+        return ()
+    for column in ("model", "batch", "noise_scale"):
+        if not row.text(column):
+            raise row.error(f"most_batch needs {column} as well; fill it in, or leave both empty")
+    low = row.whole("batch", most=_MOST_BATCH)
+    return doublings(low, row.whole("most_batch", least=low, most=_MOST_BATCH))

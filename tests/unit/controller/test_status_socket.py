@@ -487,12 +487,12 @@ def test_an_error_reaches_the_client_with_its_kind(tmp_path, path):
 def test_a_user_gets_the_plan_of_their_own_jobs(tmp_path, private):
     one = published(tmp_path, private)
     mine = said(one, 1000, "plan")["result"]
-    assert mine["lines"] == ["job 1 stays as it is (1 x v100): dictated"]
+    assert mine["text"] == ["job 1 stays as it is (1 x v100): dictated"]
     assert "secret" not in json.dumps(mine) and "job 2" not in json.dumps(mine)
     assert mine["summary"]["waiting"] == {} and mine["summary"]["queries"] == {}
-    everything = " ".join(said(one, 0, "plan")["result"]["lines"])
+    everything = " ".join(said(one, 0, "plan")["result"]["text"])
     assert "job 1 stays" in everything and "job 2" in everything
-    assert said(one, 77, "plan")["result"]["lines"] == ["No managed jobs."]
+    assert said(one, 77, "plan")["result"]["text"] == ["No managed jobs."]
 
 
 @pytest.mark.parametrize(

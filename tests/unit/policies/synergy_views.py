@@ -56,12 +56,12 @@ def servers(
         present_mem_mb=now.reshape(-1, 2)[:, 1],
     )
     nodes = nodes_of([[8]] * number, [24] * number, [480] * number)
-    return view_of(nodes, replace(arrays, beside=trait), counts, options)
+    return view_of(nodes, replace(arrays, cpu_sensitivity=trait), counts, options)
 
 
 def factor(view: View, row: int, placement: Placement) -> float:
     """Speed over that with the fair share."""
-    trait = view.jobs.beside
+    trait = view.jobs.cpu_sensitivity
     assert trait is not None and placement.cpus_per_gpu is not None
     return trait.at(row, placement.cpus_per_gpu, placement.mem_per_gpu_mb or 0)
 

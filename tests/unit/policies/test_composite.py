@@ -47,13 +47,13 @@ def told_all(draw: st.DrawFn) -> View:
         jobs = replace(jobs, batches=batches)
     if there[1]:
         least = np.full(number, 1.0)
-        beside = CpuTrait(
+        cpu_sensitivity = CpuTrait(
             np.array([1.0, 2.0, 6.0]),
             np.array([1.0, 8.0]),
             rng.choice([0.3, 1.0, 2.0], (number, 3, 2)),
             *(least, np.full(number, 6.0), least, np.full(number, 9.0)),
         )
-        jobs = replace(jobs, beside=beside)
+        jobs = replace(jobs, cpu_sensitivity=cpu_sensitivity)
     if there[2]:
         factor = np.sort(rng.choice([0.1, 0.5, 0.9, 1.0], (number, 3)), axis=1)[:, ::-1]
         slowed = np.where(jobs.running, rng.choice([0.2, 0.9, 1.0], number), 1.0)
@@ -71,7 +71,7 @@ def keeps_to_what_there_is(view: View, plan: Plan) -> None:
     """GPUs, CPUs and memory of every node, who may not be moved, gangs, copies and batches."""
     jobs, held = view.jobs, held_by(view)
     left = view.nodes.gpus.copy()
-    beside = np.stack([view.nodes.cpus, view.nodes.mem_mb], axis=1).astype(float)
+    host_free = np.stack([view.nodes.cpus, view.nodes.mem_mb], axis=1).astype(float)
     new: set[int] = set()
     for row, id_ in enumerate(jobs.ids):
         if id_ not in plan.placements:
@@ -86,7 +86,7 @@ def keeps_to_what_there_is(view: View, plan: Plan) -> None:
         cpus = jobs.cpus_per_gpu[row] if one.cpus_per_gpu is None else one.cpus_per_gpu
         mem = jobs.mem_per_gpu_mb[row] if one.mem_per_gpu_mb is None else one.mem_per_gpu_mb
         for (node, _), count in place.items():
-            beside[node] -= (count * cpus, count * mem)
+            host_free[node] -= (count * cpus, count * mem)
         if place == held.get(row) and one.cpus_per_gpu is None:
             continue
         new |= {node for node, _ in place}
@@ -104,11 +104,11 @@ def keeps_to_what_there_is(view: View, plan: Plan) -> None:
     for node in range(len(view.nodes.names)):
         # A node that shrank below what its jobs hold may stay so, but nobody comes to it.
         assert crowded[node] or (left[node] >= 0).all(), "GPUs are given twice"
-    counted = jobs.beside is not None and view.nodes.cpus.any() and view.nodes.mem_mb.any()
+    counted = jobs.cpu_sensitivity is not None and view.nodes.cpus.any() and view.nodes.mem_mb.any()
     if counted:
         still = {node for row in held for node, _ in held[row]}
         for node in new - still:
-            assert (beside[node] >= -_ROUNDING).all(), "CPUs or memory are given twice"
+            assert (host_free[node] >= -_ROUNDING).all(), "CPUs or memory are given twice"
 
 
 def _given(view: View) -> np.ndarray:
@@ -154,7 +154,7 @@ def test_each_part_takes_part() -> None:
             np.array([[32, 64]]), np.stack([rate, rate * 1.8], axis=3),
             np.array([1e6]), np.array([32.0]), np.zeros(1, dtype=np.int64),
         ),
-        beside=CpuTrait(
+        cpu_sensitivity=CpuTrait(
             np.array([2.0, 8.0]), np.array([4.0, 8.0]), np.array([[[1.0, 1.0], [2.0, 2.0]]]),
             one, one * 8, one, one * 8,
         ),

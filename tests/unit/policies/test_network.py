@@ -13,8 +13,8 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.network.compose import near_rates, placed_near
+from slurm_hadar.policies.network.policy import Timers
 from slurm_hadar.policies.network.settings import NetworkOptions
-from slurm_hadar.policies.network.timers import Timers
 from slurm_hadar.testing import NOW, applied, jobs_of, nodes_of, places, view_of
 from slurm_hadar.testing import check_plan as check
 from slurm_hadar.testing.strategies import views

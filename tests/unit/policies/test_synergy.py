@@ -60,7 +60,7 @@ def beside_views(
         view,
         jobs=replace(
             view.jobs,
-            beside=CpuTrait(
+            cpu_sensitivity=CpuTrait(
                 cpus,
                 mem,
                 cells.reshape(jobs, len(cpus), len(mem)),
@@ -80,7 +80,7 @@ def per_gpu(view: View, job: int, placement: Placement) -> tuple[float, float]:
 
 
 def present(view: View, job: int) -> tuple[float, float]:
-    trait = view.jobs.beside
+    trait = view.jobs.cpu_sensitivity
     assert trait is not None
     if trait.present_cpus[job] > 0:
         return float(trait.present_cpus[job]), float(trait.present_mem_mb[job])
@@ -91,7 +91,7 @@ def check_beside(view: View, plan: Plan) -> None:
     """GPUs as in :func:`check`; CPUs and memory as they are given, and never too few of them."""
     none = np.zeros(len(view.jobs.ids))
     check(replace(view, jobs=replace(view.jobs, cpus_per_gpu=none, mem_per_gpu_mb=none)), plan)
-    trait = view.jobs.beside
+    trait = view.jobs.cpu_sensitivity
     assert trait is not None
     if not (view.nodes.cpus.any() and view.nodes.mem_mb.any()):
         assert all(p.cpus_per_gpu is None for p in plan.placements.values())
@@ -282,7 +282,7 @@ def test_views_for_other_policies() -> None:
     assert easier.jobs.mem_per_gpu_mb.tolist() == [20.0, 20.0]
     plan = Plan({"j0": Placement({"fast": 1}, {"n0": {"fast": 1}}, reason="first")})
     assert given_cpus(completed(view, plan), "j0") == (12.0, 20)
-    assert completed(replace(view, jobs=replace(view.jobs, beside=None)), plan) == plan
+    assert completed(replace(view, jobs=replace(view.jobs, cpu_sensitivity=None)), plan) == plan
 
 
 def test_no_nodes_and_no_rates_are_reported() -> None:

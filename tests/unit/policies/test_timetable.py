@@ -86,7 +86,7 @@ def test_memory_of_another_queue_does_no_harm(view: View, gone: int) -> None:
         **{
             name: getattr(after.jobs, name)[rows]
             for name in after.jobs.__dataclass_fields__
-            if name not in ("ids", "held", "beside", "batches", "network", "prospects")
+            if name not in ("ids", "held", "cpu_sensitivity", "batches", "network", "prospects")
         },
     )
     smaller = replace(after, jobs=fewer)

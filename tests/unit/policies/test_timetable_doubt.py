@@ -210,8 +210,8 @@ def test_the_plan_decides_where_all_is_tried_or_the_cluster_is_full(
     jobs = jobs_of([[[1.0, 1.5]]] * 2)
     jobs = _with(replace(jobs, known=np.array([[[True, not untried]]] * 2)))
     view = view_of(nodes_of([[gpus]]), jobs, (1, 2))
-    floor = resource_pools(view)
-    found = doubt_of(view, floor, options_of(view, floor, jobs.rate, 0.0))
+    pools = resource_pools(view)
+    found = doubt_of(view, pools, options_of(view, pools, jobs.rate, 0.0))
     assert found.unplanned.tolist() == [not plans] * 2 and not found.work.any()
     text = " ".join(p.reason for p in decide(view, {})[0].placements.values())
     assert plans or "of the coming time" not in text

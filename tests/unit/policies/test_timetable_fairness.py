@@ -21,9 +21,9 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 def _ratio(view: View) -> list[float]:
-    floor = resource_pools(view)
-    options = options_of(view, floor, view.jobs.rate, 0.0)
-    found: list[float] = finish_ratio(view, options, doubt_of(view, floor, options)).tolist()
+    pools = resource_pools(view)
+    options = options_of(view, pools, view.jobs.rate, 0.0)
+    found: list[float] = finish_ratio(view, options, doubt_of(view, pools, options)).tolist()
     return found
 
 

@@ -107,7 +107,7 @@ def test_why_tells_the_whole_reason_below_its_job() -> None:
 
 def overview(**more):
     usual = {
-        "told_s": 1000.0,
+        "observed_s": 1000.0,
         "source": status.CONTROLLER,
         "controller": ControllerState("acts", "login1", 990.0),
     }

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from pretend import machines, on, scripted, work
 
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.simulator.contention import Contention, Fabric, networked, ring_bytes
+from slurm_hadar.simulator.contention import Contention, Fabric, max_min, networked, ring_bytes
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
-from slurm_hadar.simulator.fair_share import max_min
 
 
 def shares(demand, pairs, capacity):

@@ -73,11 +73,11 @@ def test_other_cpus_change_the_speed_and_cost_a_restart():
         np.array([1.0, 2.0, 4.0]), np.array([1000.0]), np.array([[[0.5], [1.0], [2.0]]]),
         one, 9 * one, one, 9000 * one,
     )  # fmt: skip
-    jobs = replace(work([[[1.0], [0.0]]]), beside=trait)
+    jobs = replace(work([[[1.0], [0.0]]]), cpu_sensitivity=trait)
     seen = []
 
     def decide(view, state):
-        seen.append(view.jobs.beside.present_cpus.tolist())
+        seen.append(view.jobs.cpu_sensitivity.present_cpus.tolist())
         more = {} if view.now < 250.0 else {"cpus_per_gpu": 4.0}
         return scripted({0.0: {"j0": on("fast", **more)}})(view, state)
 

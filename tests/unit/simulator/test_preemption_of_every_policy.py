@@ -7,7 +7,7 @@ import pytest
 from slurm_hadar import policies
 from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.queue import making_way, tick
+from slurm_hadar.simulator.queue import cluster_state, tick
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
@@ -48,7 +48,7 @@ class Stops:
 
     def __call__(self, queue, newcomers, candidates, held, free):
         queue = list(queue)
-        found = making_way.stopped(queue, newcomers, candidates, held, free)[: self.left]
+        found = cluster_state.stopped(queue, newcomers, candidates, held, free)[: self.left]
         self.left -= len(found)
         if found:
             self.waiting = [one.job for one in queue]

@@ -17,8 +17,8 @@ from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.scheduling.free_over_time import FreeOverTime
 from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs
+from slurm_hadar.simulator.queue.cluster_state import AWAY_S
 from slurm_hadar.simulator.queue.engine import simulate
-from slurm_hadar.simulator.queue.making_way import AWAY_S
 from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.traces import queue_columns, sacct

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slurm_hadar import policies
-from slurm_hadar.domain.batch_sizes import doublings
+from slurm_hadar.domain.declaration_values import doublings
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator.cluster import parse

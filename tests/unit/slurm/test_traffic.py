@@ -1,7 +1,7 @@
 """How much is sent to Slurm in a minute, and what is taken for too much."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import SlurmError
@@ -28,6 +28,7 @@ def asked(traffic: Traffic) -> bool:
 
 
 @given(st.integers(1, 12), st.lists(st.floats(0, 30), max_size=80))
+@example(1, [1.1065048449565182, 30.0, 30.0])
 def test_no_minute_ever_sees_more_than_the_limit(limit: int, pauses: list[float]) -> None:
     clock = Clock()
     traffic = Traffic(clock)

@@ -280,9 +280,9 @@ def test_a_question_for_news_is_answered_at_the_tick(tmp_path):
         with world:
             first = await source.latest(None)
             second = await after(first, world.tick)
-            assert second.told_s > first.told_s and not second.failed
+            assert second.observed_s > first.observed_s and not second.failed
             third = await after(second, lambda: world.published.fault("squeue failed"))
-            assert third.told_s == second.told_s and third.failed
+            assert third.observed_s == second.observed_s and third.failed
             # What is already there is not waited for.
             assert await asyncio.wait_for(source.latest(first), HOLD_S / 2) == third
             with pytest.raises(SilentController):
