@@ -13,8 +13,8 @@ from slurm_hadar.controller.actuation import apply, reconciliation, repair
 from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.pending import (
+    age_compensation,
     confirm_exchange,
-    kept_ages,
     lent_places,
     priority_exchange,
     queue_head,
@@ -386,12 +386,12 @@ class Controller:
         seen = tick.seen
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
-        aged = kept_ages.need(hinted, seen)
+        aged = age_compensation.need(hinted, seen)
         hinted = [action for action in hinted if action not in aged]
         done = apply.send_hints(context, hinted, seen.now)
         sent = [Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
-        sent.append(kept_ages.send(context, aged, seen, self._sleep))
+        sent.append(age_compensation.send(context, aged, seen, self._sleep))
         # First those whose time ends.
         for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP, Kind.STOP_IDLE):
             progress = seen.progress.get(action.job.id)

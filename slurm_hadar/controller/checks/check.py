@@ -359,7 +359,7 @@ def _depths(settings: dict[str, str]) -> Iterator[Finding]:
     """Whether the lists of partitions leave room for other jobs in what Slurm looks at."""
     options = settings.get("SchedulerParameters", "")
     depth, enough = records.queue_depth(settings), records.USUAL_QUEUE_DEPTH
-    most, kept = queue_head.most_records(depth), queue_head.kept_records(depth)
+    most, kept = queue_head.most_records(depth), queue_head.records_with_lists(depth)
     for name, usual in records.QUEUE_DEPTHS.items():
         value = records.option(options, name) or str(usual)
         if value.isdigit() and int(value) < enough:

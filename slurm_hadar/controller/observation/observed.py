@@ -59,7 +59,7 @@ class Observed:
     age: AgePriority = field(default_factory=AgePriority)
     """What an update does to a waiting job's priority."""
     keeps_ages: bool = False
-    """Whether a job whose age such an update takes can keep its place (``kept_ages``)."""
+    """Whether a job whose age such an update takes can keep its place (``age_compensation``)."""
     counted_ages: Mapping[int, float] = field(default_factory=dict)
     """Slurm's own number of a waiting job -> the age in its priority, in points, where places are
     exchanged and ages count; nothing where that could not be read."""

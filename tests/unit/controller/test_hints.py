@@ -460,7 +460,9 @@ def test_how_many_partitions_lists_may_name_goes_by_what_slurm_looks_at():
     many = [job(str(n), declaration=ALL, priority=1000 - n) for n in range(1, 101)]
     for depth, lists in ((100, 16), (20, 3), (5, 0), (1000, 66)):
         assert len(hinted(decide(shallow(many, depth), {}, SITE))) == lists
-    numbers = [(queue_head.most_records(n), queue_head.kept_records(n)) for n in (100, 20, 10**6)]
+    numbers = [
+        (queue_head.most_records(n), queue_head.records_with_lists(n)) for n in (100, 20, 10**6)
+    ]
     assert numbers == [(50, 75), (10, 15), (200, 300)]
 
 

@@ -123,7 +123,7 @@ def test_a_shortened_list_keeps_its_deadline_and_its_end():
 def test_a_shortened_list_that_sinks_back_in_the_queue_is_widened(monkeypatch):
     ours = shortened(job("1", declaration=DECLARED)).steering
     waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
-    monkeypatch.setattr(queue_head, "kept_records", lambda depth: 2)
+    monkeypatch.setattr(queue_head, "records_with_lists", lambda depth: 2)
     busy, found = full(10)
     shown = replace(seen([waits, *busy], found, steering={"1": ours}), queue_depth=2)
     assert hinted(decide(shown, {}, SITE))["1"]["Partition"] == "gpu"

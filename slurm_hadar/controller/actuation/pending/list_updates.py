@@ -31,8 +31,9 @@ def would_change_places(job: Job, steered: Steering, seen: Observed) -> bool:
 
 
 def can_keep_age(job: Job, seen: Observed) -> bool:
-    """Whether the job keeps its place while an update takes its age (:mod:`.kept_ages`): its Nice
-    is its owner's, and may be another one for some seconds. An array's is that of all its tasks."""
+    """Whether the job keeps its place while an update takes its age: its Nice is its owner's, and
+    may be another one for some seconds (:mod:`.age_compensation`). An array's is that of all its
+    tasks."""
     ours = seen.steered(job.id)
     own = "Nice" not in ours.was and "Nice" not in ours.foreign
     return seen.keeps_ages and own and not job.array_tasks

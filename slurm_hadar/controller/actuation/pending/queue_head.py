@@ -21,7 +21,7 @@ def most_records(queue_depth: int) -> int:
     return min(queue_depth // 2, _LARGEST)
 
 
-def kept_records(queue_depth: int) -> int:
+def records_with_lists(queue_depth: int) -> int:
     """As many stay as they are. What is beyond, as after many submissions between two ticks, is
     taken back: jobs behind, of whatever partition, would be beyond Slurm's look."""
     return most_records(queue_depth) * 3 // 2
@@ -46,7 +46,7 @@ def too_deep(
     typed. ``deep``: records behind those that get a list, in Slurm's order; ``used``: partitions
     that the lists at the head name."""
     found: dict[str, tuple[str, ...]] = {}
-    kept, taken_back = kept_records(seen.queue_depth) - used, 0
+    kept, taken_back = records_with_lists(seen.queue_depth) - used, 0
     for targets in deep:
         job = targets[0].job
         typed = typed_partitions(job, seen, config)

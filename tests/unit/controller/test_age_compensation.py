@@ -7,7 +7,7 @@ from hand_made import NOW, config, decide, hinted, job, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.pending import kept_ages
+from slurm_hadar.controller.actuation.pending import age_compensation
 from slurm_hadar.controller.actuation.pending.hints import restored
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -105,9 +105,9 @@ def tick(slurm, store, tmp_path):
     known = decode(store.steerings(["1"]).get("1", "")) or Steering()
     shown = replace(seen([slurm.shown()], steering={"1": known}), age=AGE, keeps_ages=True)
     hints = decide(shown, {}, SITE).of(Kind.HINT)
-    aged = kept_ages.need(hints, shown)
+    aged = age_compensation.need(hints, shown)
     context = ActionContext(slurm, store, site, clock=lambda: slurm.now)
-    return kept_ages.send(context, aged, shown, slurm.sleep), aged
+    return age_compensation.send(context, aged, shown, slurm.sleep), aged
 
 
 def kept(store):
@@ -205,10 +205,10 @@ def test_whose_age_is_kept(more, ours, keeps):
     shown = replace(seen([one], steering={"1": ours}), age=AGE, keeps_ages=True)
     steering = replace(ours, age_lost=True)
     action = Action(Kind.HINT, one, {"Partition": LIST}, steering, "its order of preference")
-    assert kept_ages.need([action], shown) == ([action] if keeps else [])
-    assert kept_ages.need([action], replace(shown, keeps_ages=False)) == []
+    assert age_compensation.need([action], shown) == ([action] if keeps else [])
+    assert age_compensation.need([action], replace(shown, keeps_ages=False)) == []
     exchanges = replace(action, fields={**action.fields, "Nice": "3"})
-    assert kept_ages.need([exchanges], shown) == []
+    assert age_compensation.need([exchanges], shown) == []
 
 
 def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept():
