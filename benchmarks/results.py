@@ -57,6 +57,16 @@ SECTIONS = (
         "python -m benchmarks.own_policy",
     ),
     Section(
+        "own_more",
+        "timetable on two more traces",
+        "trace_480_poisson: the jobs of trace_480, arriving over time. trace_480_hadarlike: 480 "
+        "jobs of the models and sizes of Hadar's paper, all at once. The seconds are of a busy "
+        "machine.",
+        "python -m benchmarks.own_policy --parts given --traces "
+        "slurm_hadar/simulator/data/trace_480_poisson.csv "
+        "slurm_hadar/simulator/data/trace_480_hadarlike.csv",
+    ),
+    Section(
         "learned",
         "timetable with speeds that it learns",
         "60 jobs that may have other counts than they ask for, of which a policy knows the speed "
