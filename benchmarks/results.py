@@ -118,7 +118,7 @@ SECTIONS = (
         "The same with 10,000 jobs, each of which has its own step-time model, as the simulator "
         "has with `--learn`: all are fitted before the first decision, then the new jobs and 1% "
         "of the others, which reported anew. Aim: 1 s or less for both together. Of a busy "
-        "machine: beside it the same decisions without fits took 0.73 s (first) and 1.98 s "
+        "machine: beside it the same decisions without fits took 0.73 s (first) and 1.90 s "
         "(median later) of processor time with hadar, 1.13 and 1.01 s with timetable, two to "
         "three times what the table above has. So the fits add 0.4 to 0.5 s to the first "
         "decision and 0.03 s to later ones. The controller has no such fits.",
