@@ -7,6 +7,11 @@ applied, the jobs train for a round, and those that end (some of them by chance)
 
 ``--sizes 1000 3000 10000`` takes so many jobs on so many GPUs one after the other, and says how the
 processor's seconds of a later decision grow: with the size to the power that is printed.
+
+``--fits`` adds the fits of each job's step-time model, and the rates that follow from them: of all
+jobs before the first decision, then of those that are new and, at random, of ``--anew`` of the
+others, which reported anew. Seconds are then of fits and decision together, those of the fits are
+also said alone.
 """
 
 import argparse
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fitted_rates import FittedRates
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import FloatArray, JobArrays, NodeArrays, State, View
@@ -197,20 +203,40 @@ def measure(
     rounds: int,
     seed: int,
     options: Mapping[str, object],
+    anew: float | None = None,
 ) -> dict[str, object]:
-    """Seconds of the first decision and of ``rounds`` later ones."""
+    """Seconds of the first decision and of ``rounds`` later ones. ``anew``: the part of the jobs
+    that reports anew before each later one, 0-1; None: without fits."""
     decide = policies.get(name)
     scene = Scene(jobs, gpus, types, seed)
     scene.view = replace(scene.view, options=options)
     state: State = {}
+    fitted = None if anew is None else FittedRates(_COUNTS, types, _PER_NODE, seed)
+    random = np.random.default_rng([seed, 32])
+    met = 0
+    fits: list[int] = []
+    fits_s: list[float] = []
+    fits_cpu: list[float] = []
     seconds: list[float] = []
     cpu: list[float] = []
     placed: list[int] = []
     used: list[int] = []
     for _ in range(1 + rounds):
+        view = scene.view
+        if fitted is not None:
+            ids = np.array(view.jobs.ids, dtype=np.int64)
+            fitted.meet(view.jobs)
+            at = np.flatnonzero((ids > met) | (random.random(len(ids)) < (anew or 0.0)))
+            seen, met = fitted.reports(view.jobs, at), int(ids.max(initial=met))
+            fits.append(len(at))
         gc.collect()
         began, busy = time.perf_counter(), time.process_time()
-        plan, state = decide(scene.view, state)
+        if fitted is not None:
+            fitted.fit(view.jobs, at, seen)
+            view = replace(view, jobs=replace(view.jobs, rate=fitted.of(view.jobs)))
+            fits_s.append(time.perf_counter() - began)
+            fits_cpu.append(time.process_time() - busy)
+        plan, state = decide(view, state)
         seconds.append(time.perf_counter() - began)
         cpu.append(time.process_time() - busy)
         placed.append(len(plan.placements))
@@ -230,6 +256,9 @@ def measure(
         "later_median_cpu_s": statistics.median(cpu[1:]) if rounds else None,
         "placed_jobs": placed,
         "used_gpus": used,
+        "fits": fits,
+        "fits_s": fits_s,
+        "fits_cpu_s": fits_cpu,
     }
 
 
@@ -252,6 +281,14 @@ def _growth(found: Sequence[Mapping[str, object]], names: Sequence[str]) -> list
     return lines
 
 
+def _fits(one: Mapping[str, Any]) -> str:
+    lines = ["", "  fits, seconds (processor) of them, seconds (processor) of fits and decision:"]
+    names = ("fits", "fits_s", "fits_cpu_s", "rounds_s", "rounds_cpu_s")
+    for number, alone, alone_cpu, both, both_cpu in zip(*(one[n] for n in names), strict=True):
+        lines.append(f"  {number:7,}  {alone:.3f} ({alone_cpu:.3f})  {both:.3f} ({both_cpu:.3f})")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print the figures."""
     words = argparse.ArgumentParser(description=__doc__)
@@ -263,12 +300,15 @@ def main() -> None:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--policy", action="append", choices=policies.names())
     words.add_argument("--options", type=json.loads, default={}, help="the policy's, as JSON")
+    words.add_argument("--fits", action="store_true", help="with the fits of step-time models")
+    words.add_argument("--anew", type=float, default=0.01, help="part that reports anew, 0-1")
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
+    anew = args.anew if args.fits else None
     names = list(dict.fromkeys(args.policy or ["hadar"]))
     sizes = [(n, n) for n in args.sizes] if args.sizes else [(args.jobs, args.gpus)]
     found = [
-        measure(name, jobs, gpus, args.types, args.rounds, args.seed, args.options)
+        measure(name, jobs, gpus, args.types, args.rounds, args.seed, args.options, anew)
         for jobs, gpus in sizes
         for name in names
     ]
@@ -280,6 +320,7 @@ def main() -> None:
             f"{one['policy']}: {one['jobs']} jobs, {one['gpus']} GPUs of {one['types']} types: "
             f"first {one['first_s']:.3f} s, later {one['later_median_s'] or 0.0:.3f} s (median of "
             f"{args.rounds}, most {one['later_max_s'] or 0.0:.3f} s), {one['placed_jobs']} placed"
+            + (_fits(one) if args.fits else "")
         )
     if len(sizes) > 1 and args.rounds:
         print("\n".join(_growth(found, names)))

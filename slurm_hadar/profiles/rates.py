@@ -4,6 +4,7 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from slurm_hadar.profiles.bounded_shift import Point, Window, factors
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
-from slurm_hadar.profiles.measured import MeasuredStore, RateSample
+from slurm_hadar.profiles.measured import MeasuredStore, Measurement, RateSample
 from slurm_hadar.profiles.measured_correction import Correction, Expected
 from slurm_hadar.profiles.recent_cache import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
@@ -30,6 +31,17 @@ _OTHERS = -1
 _SAME = 0.01
 """A rate as far from what others measured as this is theirs, not one within bounds."""
 _NOTHING = Correction((), lambda *_: 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RateOrigin:
+    """Where a rate comes from. ``kind``: whose runs measured it, else ``table`` or ``estimate``;
+    ``corrected_by``: whose measurements changed what was not measured; ``text``: both for a person.
+    """
+
+    kind: Literal["this_job", "owner", "other_users", "table", "estimate"]
+    text: str
+    corrected_by: Literal["", "owner", "other_users"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,25 +216,48 @@ class Rates:
         spread: bool = False,
     ) -> str:
         """Where a rate comes from, as text for a person."""
+        return self.origin(model, (gpu_type, gpus), batch, uid, spread=spread).text
+
+    def origin(
+        self,
+        model: str,
+        pair: tuple[str, int],
+        batch: int | None,
+        uid: int | None = None,
+        job: str = "",
+        spread: bool = False,
+    ) -> RateOrigin:
+        """Where the rate on a type and number of GPUs comes from. ``job``: the id of the one that
+        is asked for, whose own measurements are named."""
         key = model_key(model)
+        gpu_type, gpus = pair
         user = self._user(key, uid)
         size = self._batch(key, user, batch)
-        words = self._estimator.cell(key, gpu_type, gpus, size.on(gpus), spread).how
+        cell = self._estimator.cell(key, gpu_type, gpus, size.on(gpus), spread)
+        words = cell.how
+        kind: Literal["table", "estimate"] = "table" if cell.known else "estimate"
         own, theirs = self._correction(key, user, size), self._theirs(key, user, size)
         stands = gpu_type in own.types()
         for by in () if spread else (own,) if stands else (own, theirs):
             if by.measured(gpu_type, gpus, batch) is not None:
+                whose: Literal["owner", "other_users"] = "owner" if by is own else "other_users"
                 if short_s := by.short_s(gpu_type, gpus, batch):
-                    return f"{words}, measured for {short_s:.0f} s only"
-                runs = _runs(by, gpu_type, gpus, batch)
+                    return RateOrigin(kind, f"{words}, measured for {short_s:.0f} s only", whose)
+                rows = _rows(by, gpu_type, gpus, batch)
                 if by is own:
-                    return f"measured ({runs})"
-                if self._counts_in_full(uid, model, batch, (gpu_type, gpus)):
-                    return f"measured by other users ({runs})"
-                return f"{words}, corrected within bounds by what other users measured ({runs})"
+                    return _measured(rows, job, uid)
+                if self._counts_in_full(uid, model, batch, pair):
+                    text = f"measured by other users ({_runs(rows)})"
+                    return RateOrigin("other_users", text)
+                within = "corrected within bounds by what other users measured"
+                return RateOrigin(kind, f"{words}, {within} ({_runs(rows)})", whose)
         if own:
-            return f"{words}, corrected by what was measured"
-        return f"{words}, corrected by what other users measured" if theirs else words
+            what = "what was measured" if uid is None else "what its owner's runs measured"
+            return RateOrigin(kind, f"{words}, corrected by {what}", "owner")
+        if theirs:
+            text = f"{words}, corrected by what other users measured"
+            return RateOrigin(kind, text, "other_users")
+        return RateOrigin(kind, words)
 
     def _counts_in_full(
         self, uid: int | None, model: str, batch: int | None, pair: tuple[str, int]
@@ -381,16 +416,31 @@ def _corrected(
     return ExpectedRate(cell.rate * by.factor(kind, gpus, batch), cell.known, "")
 
 
-def _runs(correction: Correction, gpu_type: str, gpus: int, batch: int | None) -> str:
-    rows = [
+def _rows(correction: Correction, gpu_type: str, gpus: int, batch: int | None) -> list[Measurement]:
+    return [
         row
         for (kind, number, size), found in correction.rows.items()
         if kind == gpu_type and number == gpus and (batch is None or size == batch)
         for row in found
     ]
+
+
+def _runs(rows: Sequence[Measurement]) -> str:
     runs = sum(row.runs for row in rows)
     seconds = sum(row.seconds for row in rows)
     return f"{runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s"
+
+
+def _measured(rows: Sequence[Measurement], job: str, uid: int | None) -> RateOrigin:
+    """Of a user's own ``rows``. Of each only the last run is known by name."""
+    if uid is None:
+        return RateOrigin("owner", f"measured ({_runs(rows)})")
+    if not job or all(row.last_run.rpartition(".")[0] != job for row in rows):
+        return RateOrigin("owner", f"measured in runs of its owner ({_runs(rows)})")
+    if sum(row.runs for row in rows) == 1:
+        return RateOrigin("this_job", f"measured by this job ({_runs(rows)})")
+    text = f"measured in runs of its owner, this job's among them ({_runs(rows)})"
+    return RateOrigin("this_job", text)
 
 
 def open_rates(config: Config, connection: sqlite3.Connection | None = None) -> Rates:

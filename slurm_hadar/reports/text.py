@@ -45,13 +45,21 @@ class StatusRow:
 class RateRow:
     """What a job does on one GPU type and number of GPUs, samples/s, and how that is known.
 
-    ``samples_per_s`` is None where the model's speed is not known, 0 where it cannot run."""
+    ``samples_per_s`` is None where the model's speed is not known, 0 where it cannot run.
+    ``relative``: its speed over that of the fastest of the job's rows, 0-1; None: not said.
+
+    ``origin``: ``this_job``, ``owner`` or ``other_users``, whose runs measured it; else ``table``
+    or ``estimate``; of a report of an earlier release empty. ``corrected_by``: ``owner`` or
+    ``other_users``, whose runs elsewhere changed what was not measured; else empty."""
 
     gpu_type: str
     gpus: int
     samples_per_s: float | None
     source: str
     here: bool = False
+    relative: float | None = None
+    origin: str = ""
+    corrected_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +199,15 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> Table:
 
 
 def _rates(rows: Sequence[RateRow]) -> Table:
+    parts = all(row.samples_per_s is None and row.relative is not None for row in rows)
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 2))
     table.add_column("GPUS", no_wrap=True)
-    table.add_column("SAMPLES/S", justify="right", no_wrap=True)
+    table.add_column("OF THE FASTEST" if parts else "SAMPLES/S", justify="right", no_wrap=True)
     table.add_column("KNOWN FROM", overflow="fold")
     for row in rows:
         speed = formats.rate(row.samples_per_s) if row.samples_per_s else "cannot run"
         if row.samples_per_s is None:
-            speed = formats.UNKNOWN
+            speed = formats.percent(row.relative) if parts else formats.UNKNOWN
         table.add_row(
             Text(formats.gpus({row.gpu_type: row.gpus}) + (" (now)" if row.here else "")),
             Text(speed, style="bold" if row.here else ""),

@@ -51,19 +51,33 @@ def rate_rows(
     # Of an unknown model only the ratios mean something.
     absolute = rates.anchored(model)
     where = _Round(seen, shown, config, omitted_types(id_, seen, shown, config))
+    able = [c for c, count in enumerate(view.counts) if count in target.request.counts]
+    fastest = float(speeds[0][:, able].max(initial=0.0)) or 1.0
     found = []
     for r, kind in enumerate(view.types):
         for c, count in enumerate(view.counts):
             if count not in target.request.counts:
                 continue
-            source = rates.source(model, kind, count, batch, job.uid)
+            origin = rates.origin(model, (kind, count), batch, job.uid, job.id)
+            source = origin.text
             placed = here == {kind: count}
             if placed and (why := _why_excluded(target, kind, config)):
                 source += f"; still used, although {why}"
             elif not placed and (why := _why_not_used(target, (r, c), speeds[0], where)):
                 source += f"; not used: {why}"
             speed = float(speeds[0, r, c]) if absolute else None
-            found.append(RateRow(kind, count, speed, source, placed))
+            found.append(
+                RateRow(
+                    kind,
+                    count,
+                    speed,
+                    source,
+                    placed,
+                    relative=float(speeds[0, r, c]) / fastest,
+                    origin=origin.kind,
+                    corrected_by=origin.corrected_by,
+                )
+            )
     return found
 
 

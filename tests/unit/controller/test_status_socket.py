@@ -345,10 +345,13 @@ def test_explain_shows_what_was_measured_since_its_last_answer_and_calls_no_type
     plan = dictate(view.view, {"1": {"v100": 1}})
     kept.publish(TickReport(shown, view, plan, PlanDiff(()), True))
     after = rows()
-    assert after["k80"]["source"] == "measured (1 run, 60 s)"
+    assert after["k80"]["source"] == "measured by this job (1 run, 60 s)"
+    assert after["k80"]["origin"] == "this_job" and before["k80"]["origin"] == "table"
     assert after["k80"]["samples_per_s"] == pytest.approx(speed)
     assert after["v100"]["samples_per_s"] < before["v100"]["samples_per_s"]
-    assert after["v100"]["source"] == "table (Gavel), corrected by what was measured"
+    assert after["v100"]["source"] == "table (Gavel), corrected by what its owner's runs measured"
+    assert (after["v100"]["origin"], after["v100"]["corrected_by"]) == ("table", "owner")
+    assert max(row["relative"] for row in after.values()) == 1
     kept.close()
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.decide import Scene, growth, measure
+from benchmarks.fitted_rates import FittedRates
 from slurm_hadar import policies
 from slurm_hadar.testing import check_plan as check
 from slurm_hadar.testing import held_by
@@ -48,3 +49,25 @@ def test_figures(name: str) -> None:
 def test_growth_is_the_power_of_the_size() -> None:
     assert growth([10.0, 100.0, 1000.0], [0.02, 0.2, 2.0]) == pytest.approx(1.0)
     assert growth([10.0, 100.0], [0.01, 1.0]) == pytest.approx(2.0)
+
+
+def test_with_fits_all_jobs_are_fitted_first_and_then_those_that_report_anew_or_are_new() -> None:
+    found = measure("gavel_las", 200, 200, 3, 3, 0, {}, anew=0.05)
+    fits, fits_s, both_s = found["fits"], found["fits_s"], found["rounds_s"]
+    assert isinstance(fits, list) and isinstance(fits_s, list) and isinstance(both_s, list)
+    first, *later = fits
+    assert first == 200 and all(0 < number < 100 for number in later)
+    assert all(0 < alone < both for alone, both in zip(fits_s, both_s, strict=True))
+    assert measure("gavel_las", 50, 50, 3, 1, 0, {})["fits"] == []
+
+
+def test_fitted_rates_are_near_what_was_reported_and_zero_where_a_job_cannot_run() -> None:
+    jobs = Scene(200, 200, 3, 0).view.jobs
+    fitted = FittedRates((1, 2, 4, 8), 3, 4, 0)
+    fitted.meet(jobs)
+    at = np.arange(200)
+    fitted.fit(jobs, at, fitted.reports(jobs, at))
+    rate = fitted.of(jobs)
+    np.testing.assert_array_equal(rate > 0, jobs.rate > 0)
+    off = np.abs(np.log(rate[rate > 0] / jobs.rate[rate > 0]))
+    assert np.median(off) < 0.1

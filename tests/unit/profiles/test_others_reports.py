@@ -141,7 +141,9 @@ def test_of_a_model_in_no_table_others_say_how_fast_it_is_and_within_bounds_wher
     rates.record(RateSample("own", "k80", 1, 64, speeds[1], 94.0, uid=PHYS))
     mine, _ = rates.rates("own", 64, ("v100", "k80"), (1,), uid=PHYS)
     np.testing.assert_allclose(mine[:, 0], speeds)
-    assert rates.source("own", "k80", 1, 64, uid=PHYS) == "measured (1 run, 94 s)"
+    assert (
+        rates.source("own", "k80", 1, 64, uid=PHYS) == "measured in runs of its owner (1 run, 94 s)"
+    )
 
 
 def test_the_words_say_whether_what_others_measured_counts_in_full() -> None:
@@ -153,11 +155,50 @@ def test_the_words_say_whether_what_others_measured_counts_in_full() -> None:
     assert rates.source("resnet18", "k80", 1, 64, uid=PHYS) == within
     by_others = "table (Gavel), corrected by what other users measured"
     assert rates.source("resnet18", "p100", 1, 64, uid=PHYS) == by_others
-    assert rates.source("resnet18", "v100", 1, 64, uid=GAMES) == "measured (1 run, 94 s)"
+    own = "measured in runs of its owner (1 run, 94 s)"
+    assert rates.source("resnet18", "v100", 1, 64, uid=GAMES) == own
     agreed = reported("resnet18", (GAMES, "v100", 1, 64, table[0, 0] * 1.2, 94.0))
     said = agreed.source("resnet18", "v100", 1, 64, uid=PHYS)
     assert said == "measured by other users (1 run, 94 s)"
     # Of a type that the user ran on himself, with another number of GPUs, the own runs count.
     rates.record(RateSample("resnet18", "v100", 2, 64, 3000.0, 94.0, uid=PHYS))
     said = rates.source("resnet18", "v100", 1, 64, uid=PHYS)
-    assert said == "table (Gavel), corrected by what was measured"
+    assert said == "table (Gavel), corrected by what its owner's runs measured"
+
+
+def test_where_a_rate_comes_from_is_a_kind_and_whose_runs_corrected_it() -> None:
+    def origin(rates: Rates, kind: str, job: str = "", model: str = "resnet18") -> tuple[str, str]:
+        found = rates.origin(model, (kind, 1), 64, PHYS, job)
+        return found.kind, found.corrected_by
+
+    def run(rates: Rates, kind: str, name: str, seconds: float = 60.0) -> None:
+        sample = RateSample("resnet18", kind, 1, 64, 900.0, seconds, uid=PHYS, run=name)
+        assert rates.record(sample)
+
+    rates = Rates()
+    assert origin(rates, "v100") == ("table", "")
+    # Neither the table nor anybody else knows the model, nor the table the type.
+    assert origin(rates, "v100", model="own") == ("estimate", "")
+    assert origin(rates, "h100") == ("estimate", "")
+    run(rates, "v100", "7.0")
+    assert origin(rates, "v100", "7") == ("this_job", "")
+    assert origin(rates, "v100", "70") == origin(rates, "v100") == ("owner", "")
+    assert origin(rates, "k80", "7") == ("table", "owner")
+    assert origin(rates, "h100", "7") == ("estimate", "owner")
+    said = rates.origin("resnet18", ("v100", 1), 64, PHYS, "7").text
+    assert said == "measured by this job (1 run, 60 s)"
+    # Of an attempt after a requeue, and of another job of his.
+    for name in ("7.1", "8.0"):
+        run(rates, "v100", name)
+    said = rates.origin("resnet18", ("v100", 1), 64, PHYS, "8").text
+    assert said == "measured in runs of its owner, this job's among them (3 runs, 180 s)"
+    said = rates.origin("resnet18", ("v100", 1), 64, PHYS, "7").text
+    assert said == "measured in runs of its owner (3 runs, 180 s)"
+    # For too short a time the ratio of the table counts.
+    run(rates, "k80", "8.1", 10.0)
+    assert origin(rates, "k80", "8") == ("table", "owner")
+    others = reported("resnet18", (GAMES, "v100", 1, 64, 632.0, 94.0))
+    others.record(RateSample("resnet18", "k80", 1, 64, 639.0, 94.0, uid=GAMES))
+    assert origin(others, "v100") == origin(others, "p100") == ("table", "other_users")
+    agreed = reported("own", (GAMES, "v100", 1, 64, 632.0, 94.0))
+    assert origin(agreed, "v100", model="own") == ("other_users", "")

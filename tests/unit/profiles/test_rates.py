@@ -78,7 +78,7 @@ def test_short_runs_do_not_change_the_order_of_the_types(uid: int, longer: bool)
     rates.record(RateSample("ResNet-18", "v100", 1, 64, 290.0, SURE_S, uid=3))
     after, _ = rates.rates("ResNet-18", 64, TYPES[:3], (1,), uid=3)
     assert after[0, 0] == pytest.approx(290)
-    assert rates.source("ResNet-18", "v100", 1, 64, uid=3).startswith("measured (2 runs")
+    assert rates.source("ResNet-18", "v100", 1, 64, uid=3).endswith("its owner (2 runs, 30 s)")
 
 
 def test_between_measured_counts_the_ratio_is_interpolated() -> None:
@@ -133,7 +133,7 @@ def test_without_a_batch_a_reported_one_is_set_against_the_tables_row_of_that_ba
         True,
     ]
     assert rates.source("recommendation", "v100", 1, None, uid=3) == (
-        "estimated beyond the table (Gavel), corrected by what was measured"
+        "estimated beyond the table (Gavel), corrected by what its owner's runs measured"
     )
     # A stranger's batch is none of another user's: there the table's middle batch stays.
     theirs, _ = rates.rates("recommendation", None, TYPES[:3], (1,), uid=7)
@@ -186,7 +186,8 @@ def test_a_users_own_measurement_comes_before_that_of_others() -> None:
     rates.record(RateSample("resnet18", "v100", 1, 64, before[0, 0] * 1.1, 100, uid=1002))
     theirs, _ = rates.rates("resnet18", 64, ("v100",), (1,), uid=1002)
     assert theirs[0, 0] == pytest.approx(before[0, 0] * 1.1)
-    assert rates.source("resnet18", "v100", 1, 64, uid=1002) == "measured (1 run, 100 s)"
+    own = "measured in runs of its owner (1 run, 100 s)"
+    assert rates.source("resnet18", "v100", 1, 64, uid=1002) == own
     assert rates.source("resnet18", "v100", 1, 64, uid=7) == (
         "table (Gavel), corrected within bounds by what other users measured (2 runs, 200 s)"
     )

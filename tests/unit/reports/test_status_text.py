@@ -200,6 +200,20 @@ def test_explain_tells_all() -> None:
     assert "Job 1" in shown(text.explain(Explanation(StatusRow("1", "u", "n", "PENDING"))))
 
 
+def test_explain_gives_speeds_in_parts_of_the_fastest_where_only_those_are_known() -> None:
+    how = "estimated from the GPU's specification (unknown model)"
+    rows = [
+        RateRow("v100", 1, None, how, relative=1.0, origin="estimate"),
+        RateRow("k80", 1, None, how, relative=0.18, origin="estimate"),
+    ]
+    out = shown(text.explain(Explanation(ROW, rates=rows)))
+    assert "OF THE FASTEST" in out and "100%" in out and "18%" in out and "SAMPLES/S" not in out
+    # A controller of an earlier release says no part.
+    old = [replace(row, relative=None) for row in rows]
+    out = shown(text.explain(Explanation(ROW, rates=old)))
+    assert "SAMPLES/S" in out and "%  " not in out.partition("Speed")[2]
+
+
 def test_a_very_long_name_leaves_the_first_line_of_explain_one_line() -> None:
     row = StatusRow("162109", "ann", "sweep-" * 170, "RUNNING")
     first = shown(text.explain(Explanation(row)), width=80).splitlines()[0]
