@@ -187,7 +187,7 @@ def explanation(site: Config, job: str) -> Explanation:
 def asks_a_controller(site: Config) -> bool:
     """Whether answers come from what a running controller saw at its last tick, rather than from
     Slurm now."""
-    return not is_controllers_user(site) or site.ignored
+    return not is_controllers_user(site) or bool(site.ignored)
 
 
 def answered(
