@@ -14,12 +14,12 @@ from slurm_hadar.cli.common import (
     owned,
     print_json,
 )
-from slurm_hadar.cli.status import answered, latest_fault
+from slurm_hadar.cli.status import answered, asks_a_controller, latest_fault
 from slurm_hadar.config import Config
 from slurm_hadar.controller.presentation import job_report
-from slurm_hadar.domain.errors import UnknownJobError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.reports import text
-from slurm_hadar.reports.job_report import JobReport, format_report
+from slurm_hadar.reports.job_report import NOT_SHOWN, JobReport, format_report
 from slurm_hadar.slurm.commands import checked_id
 
 if TYPE_CHECKING:  # where a controller answers, nothing of it is loaded here
@@ -50,6 +50,8 @@ def doctor(
     if as_json:
         print_json("doctor", asdict(found))
     else:
+        for line in text.age_line(found.reported_s, time.time()):
+            text.console().print(line)
         text.console().print(format_report(found, everything))
 
 
@@ -57,9 +59,26 @@ def _report(site: Config, job: str) -> JobReport:
     def read(controller: "Controller", id_: str) -> JobReport:
         return job_report.of_controller(controller, id_, latest_fault(site, controller.store))
 
-    found = answered(site, "doctor", JobReport, job, read)
-    found = found or job_report.of_owner(site, cluster_of(site), job, time.time())
+    refused: UsageError | None = None
+    try:
+        found = answered(site, "doctor", JobReport, job, read)
+    except UsageError as error:
+        if not asks_a_controller(site):
+            raise
+        found, refused = None, error
+    if found is not None and (found.state != NOT_SHOWN or not asks_a_controller(site)):
+        return found
+    # What it does not know may have been submitted since its last tick.
+    try:
+        now = job_report.of_owner(site, cluster_of(site), job, time.time())
+    except HadarError:
+        if found is None and refused is None:
+            raise
+        now = None
+    found = now or found
     if found is None:
+        if refused is not None:
+            raise refused
         owned(site)
         raise UnknownJobError(f"Slurm shows no job {job} of yours; see squeue --me")
     return found

@@ -155,21 +155,41 @@ def explain(
     if as_json:
         print_json("explain", job_explanation.plain(found))
     else:
+        for line in text.age_line(found.as_of_s, time.time()):
+            text.console().print(line)
         text.console().print(text.explain(found))
 
 
 def explanation(site: Config, job: str) -> Explanation:
     """What the caller may know of one job. Raises HadarError."""
-    answer = answered(site, "explain", Explanation, job, job_explanation.explanation_of)
-    if answer:
-        return answer
+    refused: UsageError | None = None
     try:
-        return without_controller.explain(site, cluster_of(site), job, time.time())
-    except UnknownJobError as error:
+        answer = answered(site, "explain", Explanation, job, job_explanation.explanation_of)
+        if answer:
+            return answer
+    except UsageError as error:
+        if not asks_a_controller(site):
+            raise
+        refused = error
+    # What it does not know may have been submitted or declared since its last tick.
+    why = without_controller.CHANGED_SINCE if refused else without_controller.NO_ANSWER
+    try:
+        return without_controller.explain(site, cluster_of(site), job, time.time(), why)
+    except HadarError as error:
+        if refused is not None:
+            raise refused from None
+        if not isinstance(error, UnknownJobError):
+            raise
         name = root_asks_as(site)
         if name:
             raise UnknownJobError(f"{error}; run: sudo -u {name} hadar explain {job}") from None
         raise
+
+
+def asks_a_controller(site: Config) -> bool:
+    """Whether answers come from what a running controller saw at its last tick, rather than from
+    Slurm now."""
+    return not is_controllers_user(site) or bool(site.ignored)
 
 
 def answered(

@@ -68,7 +68,8 @@ class Moving(Section):
     ack_wait_s: float = Field(default=120.0, gt=0)
     """Longest wait for a job to save; one that does not answer stays where it is."""
     settle_s: float = Field(default=20.0, ge=0)
-    """Longest time a tick spends on carrying its own moves through."""
+    """Longest time a tick spends on carrying its own moves through; on jobs that it has requeued,
+    until the next tick is due, at most after_return_s more."""
     commit_s: float = Field(default=120.0, ge=0)
     """A moved job has this long to start where it was sent; then it may start anywhere again."""
     after_return_s: float = Field(default=40.0, ge=0)

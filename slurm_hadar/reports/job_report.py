@@ -16,6 +16,10 @@ _RUN, _WHOLE = (2, 3), (60, 60)
 """Lines of the beginning and of the end: of many minor events in a row, and of all."""
 
 
+NOT_SHOWN = "not shown by Slurm any more"
+"""The state of a job of which only the journal tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened or was decided. ``until_s``: how long it stood, 0 where that says

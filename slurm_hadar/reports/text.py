@@ -85,6 +85,12 @@ class Explanation:
     notes: Sequence[str] = ()
     gpus: Sequence[tuple[str, str]] = ()
     """What its GPUs do and did: (what, figures)."""
+    as_of_s: float = 0.0
+    """When Slurm showed all this, s since the epoch; 0: not known."""
+
+
+_OLD_S = 5.0
+"""From then on an answer says how old it is."""
 
 
 class _Console(Console):
@@ -116,6 +122,15 @@ def console(file: IO[str] | None = None, width: int | None = None) -> Console:
         markup=False,
         emoji=False,
     )
+
+
+def age_line(as_of_s: float, now: float) -> list[Text]:
+    """That an answer of the controller is not of now, where it is some seconds old."""
+    age_s = now - as_of_s
+    if not as_of_s or age_s <= _OLD_S:
+        return []
+    what = "what the last tick saw; the one since then has no result yet"
+    return [Text(f"As of {formats.duration(age_s)} ago: {what}")]
 
 
 def explain(found: Explanation, paste: bool = True) -> RenderableType:

@@ -99,11 +99,11 @@ class Traffic:
         with self._lock:
             return self._room(self.clock())
 
-    def half_left(self) -> bool:
-        """Whether less than half of a minute's requests are used up."""
+    def part_left(self, part: float) -> bool:
+        """Whether more than this part (0 to 1) of a minute's requests is left."""
         with self._lock:
             self._room(self.clock())
-            return len(self._sent) < self.limit / 2
+            return len(self._sent) < self.limit * (1.0 - part)
 
     def seconds_until_allowed(self, requests: int) -> float:
         """Seconds until that many may be sent, 0 where they may be now."""

@@ -69,6 +69,40 @@ def test_a_job_that_saves_and_requeues_itself_on_its_own_signal_is_moved(site):
     assert site.lines(id_, "log")[-1] == "done 600"
 
 
+def test_a_job_that_takes_long_to_leave_costs_no_other_its_place(site):
+    """Under the usual limit of requests, which a sandbox does not have: a job that was requeued is
+    released as soon as it has left, however long another takes to leave after its signal."""
+    slow = site.script(
+        "checkpoint=signal signal=B:USR1@60 restart_cost=1",
+        when_asked=f"sleep 20; {REQUEUES_ITSELF}",
+    )
+    quick = site.running("k80", linger=1.5)
+    ticking = site.another(
+        site.with_settings(
+            guards={"max_queries_per_minute": 60},
+            moving={"settle_s": 20.0, "after_return_s": 40.0},
+            controller={"interval_s": 15.0},
+        )
+    )
+    # What the tests before sent in this minute was no part of it.
+    ticking.cluster.traffic._sent.clear()
+    site.want[slow] = {"v100": 1}
+    ticking.tick()
+    site.want[quick] = {"p100": 1}
+
+    def released():
+        if not ticking.backoff.why_not_now():
+            ticking.tick()
+        return site.history(quick) and site.history(quick)[0].outcome
+
+    site.until(released)
+    (move,) = site.history(quick)
+    took_s = move.changed_s - move.reached_s("requeued")
+    print(f"from requeue to release: {took_s:.1f} s")
+    assert move.outcome == "moved" and took_s < 5.0, (move, site.said)
+    site.until(lambda: site.where(quick) == {"p100"})
+
+
 def test_another_controller_goes_on_where_the_first_was_killed(site):
     id_ = site.script("checkpoint=signal signal=B:USR1 restart_cost=1", when_asked=REQUEUES_ITSELF)
     site.asked(id_)

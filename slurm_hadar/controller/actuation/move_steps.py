@@ -81,7 +81,7 @@ def decide_move(
         return _before_requeue(entry, job, progress, now, ack_wait_s, excluded)
     elif job.state is JobState.PENDING:
         job = _requeued(entry, job, after_return_s)
-        if now >= startable_s(job) or set_back(job, now):
+        if _releasable(job, now):
             return MoveDecision(MoveStep.SEND_ON, job=job)
     elif job.state is JobState.RUNNING:
         if dict(held) == dict(steering_of(entry.details, 0.0).gpus):
@@ -89,6 +89,13 @@ def decide_move(
         # Its plan may speak of GPUs already that it did not get.
         return MoveDecision(MoveStep.STAY, "it started by itself before it was placed")
     return MoveDecision(MoveStep.WAIT)
+
+
+def only_waits(entry: Entry, job: Job, now: float, after_return_s: float) -> bool:
+    """Whether a job that was requeued waits for nothing but the time of its release."""
+    if job.state is not JobState.PENDING or job.restarts == entry.details.get("restarts"):
+        return False
+    return not _releasable(_requeued(entry, job, after_return_s), now)
 
 
 def reported_saved(job: Job) -> bool:
@@ -188,6 +195,10 @@ def _requeued(entry: Entry, job: Job, after_return_s: float) -> Job:
         return job
     until = job.submit_s + after_return_s
     return replace(job, not_before_s=max(job.not_before_s, until))
+
+
+def _releasable(job: Job, now: float) -> bool:
+    return now >= startable_s(job) or set_back(job, now)
 
 
 def _end(outcome: str) -> MoveDecision:

@@ -147,8 +147,9 @@ def number(values: Mapping[str, object], key: str) -> float | None:
 
 
 def where(job: Job, seen: Observed) -> str:
-    """Where a job runs: ``1 x k80 on k1``."""
-    return job_updates.placement_text(by_type(placed(job, seen.nodes)), list(job.nodes)).strip()
+    """Where a job runs: ``1 x k80 on k1``; ``k1`` of one of which Slurm shows no GPU."""
+    text = job_updates.placement_text(by_type(placed(job, seen.nodes)), list(job.nodes))
+    return text.removeprefix(" on ")
 
 
 def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:

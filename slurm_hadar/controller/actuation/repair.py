@@ -254,7 +254,7 @@ def _try(
     """``spare``: requests of a minute that stay for what else this tick sends; None: half of them.
     Where fewer are left the next tick goes on."""
     traffic = context.cluster.traffic
-    left = traffic.half_left() if spare is None else traffic.requests_left() > spare
+    left = traffic.part_left(0.5) if spare is None else traffic.requests_left() > spare
     if not left:
         return []
     last = context.store.last(job.id, kind)

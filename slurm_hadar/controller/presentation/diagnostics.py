@@ -5,8 +5,9 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import reconciliation
-from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, SAVED
+from slurm_hadar.controller.actuation import job_updates, reconciliation
+from slurm_hadar.controller.actuation.entry_details import steering_of
+from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
@@ -26,6 +27,8 @@ from slurm_hadar.reports.job_report import Problem
 
 _SILENT_S = 300.0
 """A training that reports tells of itself every few seconds."""
+_STARTS_WITHIN_S = 10.0
+"""Slurm starts a job sooner that was released where its GPUs are free."""
 _LONG_WITHOUT_SAVING_S = 3600.0
 _NOISE = 0.05
 """Part by which a speed may fall in a move without being called slower: that of one training varies
@@ -301,11 +304,55 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
         )
 
 
+def _place_lost(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
+    """A job that was requeued for a move and released, and that waits as others took its place."""
+    moves = [entry for entry in known.entries if entry.kind == "move"]
+    if job.state is not JobState.PENDING or job.held or not moves:
+        return
+    last, now = moves[-1], known.seen.now
+    meant, before = steering_of(last.details, 0.0), last.details.get("restarts")
+    waits = last.outcome == MOVED and isinstance(before, int) and job.restarts == before + 1
+    if not waits or now - last.changed_s < _STARTS_WITHIN_S:
+        return
+    free = known.seen.free_gpus
+    taken = any(
+        count > free.get(node, {}).get(kind, 0)
+        for node, gpus in meant.nodes.items()
+        for kind, count in gpus.items()
+    )
+    if taken:
+        since = formats.duration(now - last.changed_s)
+        yield Problem(
+            f"it gave up its GPUs for a move to {job_updates.steering_text(meant)}, and these are "
+            f"not free any more: it has waited for {since} since",
+            ("no action needed: Slurm starts it when it is its turn", f"hadar explain {job.id}"),
+        )
+
+
+def _without_gpus(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
+    if job.state is not JobState.RUNNING or not any(job.request.gpus.values()):
+        return
+    if any(job.gpus.values()):
+        return
+    first = () if job.requeue else (f"scontrol update JobId={job.id} Requeue=1",)
+    yield Problem(
+        "Slurm shows no GPU of it, though it asks for some: it may have been started without, as "
+        "after its node failed, and is not moved",
+        (
+            f"see whether it has one: scontrol show job -d {job.id} | grep GRES",
+            *first,
+            f"if not, start it again: scontrol requeue {job.id}",
+        ),
+    )
+
+
 def _plan(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     plan = known.plan
     if job.state is not JobState.RUNNING or plan is None or known.under_way or not plan.gpus:
         return
     held = by_type(placed(job, known.seen.nodes))
+    if not held:
+        return
     if plan.time < job.start_s and dict(plan.gpus) != held and plan.copies == 1:
         yield Problem(
             f"it runs on {formats.gpus(held)}, its plan speaks of {formats.gpus(plan.gpus)}: Slurm "
@@ -327,5 +374,7 @@ _LOOKS: tuple[Callable[[JobContext, Job, Declaration], Iterator[Problem]], ...] 
     _progress,
     _movable,
     _moves,
+    _place_lost,
+    _without_gpus,
     _plan,
 )

@@ -127,6 +127,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
             *undo(job, seen, controller.config),
         ],
         gpus=gpu_use.rows(seen, job, known),
+        as_of_s=seen.now,
     )
 
 

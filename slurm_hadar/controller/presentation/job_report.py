@@ -28,7 +28,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.exchange.progress import read_all_progress
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.job_report import JobReport
+from slurm_hadar.reports.job_report import NOT_SHOWN, JobReport
 from slurm_hadar.slurm.cluster import Cluster
 
 
@@ -106,7 +106,7 @@ def _report_of(known: JobContext) -> JobReport:
             )
     return JobReport(
         id=known.id,
-        state=job.slurm_state if job else "not shown by Slurm any more",
+        state=job.slurm_state if job else NOT_SHOWN,
         reported_s=seen.now,
         facts=tuple(_facts(known)),
         events=tuple(job_history.events(known)),

@@ -19,6 +19,9 @@ from slurm_hadar.reports.status import SLURM, Overview
 from slurm_hadar.reports.text import Explanation
 from slurm_hadar.slurm.cluster import Cluster
 
+NO_ANSWER = "no controller answers questions on this host"
+CHANGED_SINCE = "the controller's last tick saw no such job, or none that it manages"
+
 
 def status(config: Config, cluster: Cluster, now: float) -> Overview:
     """The cluster as Slurm shows it to the caller, with the reasons in their own jobs' plan files.
@@ -39,8 +42,11 @@ def sight(config: Config, cluster: Cluster, now: float) -> Sight:
     return Sight(seen, config, controller_state(beat, now), SLURM, decided)
 
 
-def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanation:
-    """One of the caller's own jobs. Raises UsageError for another one."""
+def explain(
+    config: Config, cluster: Cluster, id_: str, now: float, why: str = NO_ANSWER
+) -> Explanation:
+    """One of the caller's own jobs; ``why`` Slurm was asked and no controller. Raises UsageError
+    for another one."""
     uid = os.getuid()
     seen = job_report.observe_as_owner(config, cluster, now)
     id_ = job_explanation.named(seen, id_)
@@ -65,8 +71,9 @@ def explain(config: Config, cluster: Cluster, id_: str, now: float) -> Explanati
             *job_explanation.not_steered(job),
             *job_explanation.changed(job, seen, config),
             *job_explanation.undo(job, seen, config),
-            "Source: Slurm and the job's own files; no controller answers questions on this host",
+            f"Source: Slurm and the job's own files; {why}",
         ],
+        as_of_s=now,
     )
 
 

@@ -82,6 +82,28 @@ def test_a_very_long_name_takes_one_line(site):
 CHECKED = Declaration(types=("any",), checkpoint="yes")
 
 
+@pytest.mark.parametrize(("there", "ago_s", "says"), [(2, 45, True), (1, 45, False), (2, 5, False)])
+def test_a_moved_job_whose_place_others_took_is_a_problem(site, store, there, ago_s, says):
+    details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0}
+    store.end(store.begin("1", "move", "asked", NOW - 60, details), "moved", NOW - ago_s)
+    others = running("2", {"v1": {"v100": there}})
+    waits = job("1", restarts=1, reason="Resources")
+    found = wrong(site, waits, others, found=nodes(v1=there), entries=tuple(store.history("1")))
+    assert bool(found) is says
+    if says:
+        assert "1 x v100 on v1" in found[0].what and "waited for 45 s" in found[0].what
+
+
+def test_a_job_that_runs_without_a_gpu_is_a_problem_with_its_cure(site):
+    shown = replace(running("1", HERE), gpus={})
+    context = known(site, shown, progress=report())
+    write_plan(context.config.site.exchange_dir, JobPlan("1", gpus={"v100": 1}))
+    (found,) = problems(context)
+    assert "Slurm shows no GPU of it" in found.what
+    assert "scontrol requeue 1" in found.cures[-1]
+    assert job_report._report_of(context).now[0].startswith("RUNNING on k1 for")
+
+
 def test_a_dependency_that_can_never_be_met_is_no_wait_for_another_job():
     failed = {"dependency": "afterok:7(failed)", "reason": "DependencyNeverSatisfied"}
     jobs = [job("1", dependency="afterok:7", reason="Dependency"), job("2", **failed)]

@@ -17,6 +17,7 @@ from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Update
+from slurm_hadar.slurm.traffic import Traffic
 
 ASKED = ("INVALID_DEPEND", "BEGIN", "END", "FAIL", "REQUEUE")
 QUIET = "INVALID_DEPEND,END,FAIL"
@@ -32,7 +33,7 @@ class Cluster:
     """A Slurm that takes all; ``asked``: the mails that each job asked for, or an error."""
 
     def __init__(self, asked):
-        self.asked, self.sent = asked, []
+        self.asked, self.sent, self.traffic = asked, [], Traffic()
 
     def read_mail_types(self, numbers):
         if isinstance(self.asked, SlurmError):

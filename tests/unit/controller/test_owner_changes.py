@@ -17,6 +17,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.exchange.progress import Ack, Progress
+from slurm_hadar.slurm.traffic import Traffic
 
 TO_P100 = {
     "gpus": {"p100": 1},
@@ -38,6 +39,7 @@ class Slurm:
 
     def __init__(self):
         self.sent, self.requeued, self.shown = [], [], []
+        self.traffic = Traffic()
 
     def read_jobs(self, ids):
         return [one for one in self.shown if one.id in ids]

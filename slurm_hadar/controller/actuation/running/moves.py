@@ -7,7 +7,6 @@ it when its begin time has passed.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.apply import ActionContext, write_unmoved_plan
@@ -20,10 +19,9 @@ from slurm_hadar.controller.actuation.move_steps import (
     MOVED,
     REFUSED,
     MoveStep,
-    acknowledged,
     decide_move,
 )
-from slurm_hadar.controller.actuation.running import mails, move_priority
+from slurm_hadar.controller.actuation.running import follow_pace, mails, move_priority
 from slurm_hadar.controller.actuation.running.releases import (
     begin_time_returned,
     done_text,
@@ -39,7 +37,6 @@ from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Update
 
-_POLL_S = 0.5
 _DECIDED_NOW_S = 5.0
 """A move that was decided so short a time ago needs no second look at the cluster."""
 
@@ -67,9 +64,11 @@ def advance(
     progress: Mapping[str, Progress],
     now: float,
     obstacles: Obstacles = _no_obstacle,
+    may_requeue: bool = True,
 ) -> MoveResult:
-    """Take every open move one step further, from what is seen now."""
-    entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
+    """Take every open move one step further, from what is seen now. ``may_requeue``: whether there
+    is time to see a job through that is requeued; else it runs on until the next tick."""
+    entries = _open_moves(context)
     requeue: list[tuple[Entry, Job, float]] = []
     send_on: list[tuple[Entry, Job]] = []
     freed: list[Update] = []
@@ -105,13 +104,16 @@ def advance(
                 freed += [Update(job.id, fields)] if fields else []
     if freed:
         context.cluster.apply(freed)
+    if not may_requeue:
+        requeue = []
     requeue, dropped = _still_right(requeue, entries, now, obstacles)
     for entry, job, why in dropped:
         said += _correct_plan(context, job)
         context.store.end(entry.id, f"{DROPPED}{why}", now)
         said.append(f"job {entry.job}: {DROPPED}{why}")
-    said += _requeue(context, requeue, now)
     said += _send_on(context, send_on, now)
+    if requeue and follow_pace.sees_it_through(context.cluster.traffic):
+        said += _requeue(context, requeue, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
 
 
@@ -168,34 +170,33 @@ def settle(
     why_not: Callable[[], str] = str,
     obstacles: Obstacles = _no_obstacle,
 ) -> list[str]:
-    """Follow the open moves for a bounded time. Slurm is asked about these jobs only, and about all
-    before one is requeued that was asked to save some time ago.
+    """Follow the open moves for a bounded time, as :mod:`.follow_pace` says. Slurm is asked about
+    these jobs only, and about all before one is requeued that was asked to save some time ago.
 
     ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
     more, empty where it may.
     """
     said: list[str] = []
-    end = context.clock() + context.config.moving.settle_s
-    folder, traffic = context.config.site.exchange_dir, context.cluster.traffic
-    # The clock may be set back meanwhile, so the looks are counted too.
-    looks = 1 + ceil(context.config.moving.settle_s / _POLL_S)
+    config = context.config
+    pace = follow_pace.Pace(context.cluster.traffic, config.moving.after_return_s)
+    settle_s, longest_s = config.moving.settle_s, follow_pace.longest_s(config)
+    began, slept = context.clock(), 0.0
     ended: set[str] = set()
     while True:
-        entries = [entry for entry in context.store.open_entries() if entry.kind == "move"]
+        entries = _open_moves(context)
         if not entries:
             return said
         # One that ended when it was asked is requeued by the next tick; nothing else becomes of it.
-        names = [entry.job for entry in entries if entry.job not in ended]
+        followed = [entry for entry in entries if entry.job not in ended]
+        names = [entry.job for entry in followed]
         owners = {name: known[name].uid for name in names if name in known}
-        progress = read_all_progress(folder, owners)
-        ripe = any(
-            _ripe(entry, progress.get(entry.job)) for entry in entries if entry.job not in ended
-        )
-        # The other half of a minute's requests is for the next tick and for what is sent.
+        progress = read_all_progress(config.site.exchange_dir, owners)
         stopped = why_not()
         if stopped:
             return [*said, f"moves in progress wait: {stopped}"]
-        if ripe and traffic.half_left():
+        # The clock may be set back meanwhile, so the pauses are counted too.
+        passed_s = max(slept, context.clock() - began)
+        if pace.due(followed, progress, passed_s, context.clock()):
             try:
                 jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
             except SlurmError as error:
@@ -204,12 +205,24 @@ def settle(
             stopped = why_not()
             if stopped:
                 return [*said, f"moves in progress wait: {stopped}"]
+            pace.looked(followed, progress, jobs, passed_s)
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
-            said += advance(context, jobs, progress, context.clock(), obstacles).said
-        looks -= 1
-        if context.clock() >= end or looks == 0:
+            in_time = passed_s <= settle_s
+            said += advance(context, jobs, progress, context.clock(), obstacles, in_time).said
+        passed_s = max(slept, context.clock() - began)
+        if passed_s >= settle_s and (passed_s >= longest_s or not _requeued_ones(context)):
             return said
-        sleep(_POLL_S)
+        sleep(follow_pace.POLL_S)
+        slept += follow_pace.POLL_S
+
+
+def _open_moves(context: ActionContext) -> list[Entry]:
+    return [entry for entry in context.store.open_entries() if entry.kind == "move"]
+
+
+def _requeued_ones(context: ActionContext) -> bool:
+    """Whether a job that was requeued here is not released yet."""
+    return any(entry.phase == REQUEUED for entry in _open_moves(context))
 
 
 def _later(job: Job, known: Mapping[str, Job]) -> Job:
@@ -226,13 +239,6 @@ def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str
         if entry.kind == "move":
             found[entry.job] = steering_of(entry.details, entry.changed_s).nodes
     return found
-
-
-def _ripe(entry: Entry, progress: Progress | None) -> bool:
-    """Whether asking Slurm about a move may get it further."""
-    if entry.phase != "asked" or entry.details.get("habit", "yes") != "yes":
-        return True
-    return acknowledged(entry, progress) or (progress is not None and progress.finished)
 
 
 def _requeue(
