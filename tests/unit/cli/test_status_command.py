@@ -153,7 +153,10 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     fault = status.overview_of(site, live=False).controller.fault
     assert fault.endswith(" failed: the heartbeat cannot be written")
     heard = []
-    monkeypatch.setattr(doctor.job_report, "of_controller", lambda *given: heard.append(given) or 1)
+    report = SimpleNamespace(state="RUNNING")
+    monkeypatch.setattr(
+        doctor.job_report, "of_controller", lambda *given: heard.append(given) or report
+    )
     doctor._report(site, "7")
     assert heard == [(controller, "7", fault)], "hadar doctor says the same"
 

@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.actuation.running.follow_pace import longest_s
+from slurm_hadar.controller.actuation.running.move_polling import longest_s
 from slurm_hadar.controller.actuation.running.moves import advance, destinations, settle
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -430,7 +430,7 @@ class Leaving:
     def follow(self):
         self.sleep(0.0)
         known = {id_: self.shown(id_) for id_ in ("1", "2")}
-        return settle(self.context, known, lambda: self.now, self.sleep)
+        return settle(self.context, known, self.sleep)
 
     def shown(self, id_):
         if id_ == "1" and self.requeued_s is not None:

@@ -21,7 +21,7 @@ from slurm_hadar.controller.actuation.move_steps import (
     MoveStep,
     decide_move,
 )
-from slurm_hadar.controller.actuation.running import follow_pace, mails, move_priority
+from slurm_hadar.controller.actuation.running import mails, move_polling, move_priority
 from slurm_hadar.controller.actuation.running.releases import (
     begin_time_returned,
     done_text,
@@ -112,7 +112,7 @@ def advance(
         context.store.end(entry.id, f"{DROPPED}{why}", now)
         said.append(f"job {entry.job}: {DROPPED}{why}")
     said += _send_on(context, send_on, now)
-    if requeue and follow_pace.sees_it_through(context.cluster.traffic):
+    if requeue and move_polling.sees_it_through(context.cluster.traffic):
         said += _requeue(context, requeue, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
 
@@ -170,7 +170,7 @@ def settle(
     why_not: Callable[[], str] = str,
     obstacles: Obstacles = _no_obstacle,
 ) -> list[str]:
-    """Follow the open moves for a bounded time, as :mod:`.follow_pace` says. Slurm is asked about
+    """Follow the open moves for a bounded time, as :mod:`.move_polling` says. Slurm is asked about
     these jobs only, and about all before one is requeued that was asked to save some time ago.
 
     ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
@@ -178,8 +178,8 @@ def settle(
     """
     said: list[str] = []
     config = context.config
-    pace = follow_pace.Pace(context.cluster.traffic, config.moving.after_return_s)
-    settle_s, longest_s = config.moving.settle_s, follow_pace.longest_s(config)
+    schedule = move_polling.PollSchedule(context.cluster.traffic, config.moving.after_return_s)
+    settle_s, longest_s = config.moving.settle_s, move_polling.longest_s(config)
     began, slept = context.clock(), 0.0
     ended: set[str] = set()
     while True:
@@ -196,7 +196,7 @@ def settle(
             return [*said, f"moves in progress wait: {stopped}"]
         # The clock may be set back meanwhile, so the pauses are counted too.
         passed_s = max(slept, context.clock() - began)
-        if pace.due(followed, progress, passed_s, context.clock()):
+        if schedule.due(followed, progress, passed_s, context.clock()):
             try:
                 jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
             except SlurmError as error:
@@ -205,15 +205,15 @@ def settle(
             stopped = why_not()
             if stopped:
                 return [*said, f"moves in progress wait: {stopped}"]
-            pace.looked(followed, progress, jobs, passed_s)
+            schedule.looked(followed, progress, jobs, passed_s)
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
             in_time = passed_s <= settle_s
             said += advance(context, jobs, progress, context.clock(), obstacles, in_time).said
         passed_s = max(slept, context.clock() - began)
         if passed_s >= settle_s and (passed_s >= longest_s or not _requeued_ones(context)):
             return said
-        sleep(follow_pace.POLL_S)
-        slept += follow_pace.POLL_S
+        sleep(move_polling.POLL_S)
+        slept += move_polling.POLL_S
 
 
 def _open_moves(context: ActionContext) -> list[Entry]:

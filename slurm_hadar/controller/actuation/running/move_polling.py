@@ -54,7 +54,7 @@ class _Stage(Enum):
     """Requeued, by us or as its job left by itself."""
 
 
-class Pace:
+class PollSchedule:
     """Counts the looks of one tick at its moves. Times in s since it began to follow them."""
 
     def __init__(self, traffic: Traffic, after_return_s: float) -> None:
