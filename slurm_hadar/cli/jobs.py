@@ -206,8 +206,10 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
             truncated.append(found.id)
         fields: dict[str, str] = {}
         before = found.declaration
-        if before is None and changes_types:
-            refuse_unknown(found, declared, site)
+        if before is None:
+            if changes_types:
+                refuse_unknown(found, declared, site)
+            declared = _as_submitted(found, declared, _steering(found, site) or Steering())
         elif before and changes_types:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
@@ -234,6 +236,19 @@ def _gpus_of(cluster: Cluster) -> dict[str, int]:
     except HadarError:
         # Nothing is refused for what is not known.
         return {}
+
+
+def _as_submitted(job: Job, declared: Declaration, steered: Steering) -> Declaration:
+    """With what the owner asked of sbatch, as hbatch records it: without this the declared types
+    would stand for its constraint."""
+    waits = job.state is JobState.PENDING
+    names = tuple(filter(None, steered.was.get("Partition", "").split(",")))
+    return replace(
+        declared,
+        constraint=steered.was.get("Features", job.features),
+        # Of a job that runs Slurm shows one of them.
+        partitions=names or (job.partitions if waits else ()),
+    )
 
 
 def _becomes_movable(job: Job, declared: Declaration) -> bool:

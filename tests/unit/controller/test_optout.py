@@ -13,6 +13,7 @@ from slurm_hadar.cli import jobs
 from slurm_hadar.cli.jobs import optout, pin
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.retire import requeue_text
+from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UnknownJobError
 from slurm_hadar.domain.node import Node
@@ -156,6 +157,26 @@ def test_set_says_that_it_makes_a_job_a_managed_one(one_job, capsys, declared, w
     jobs._change("7", None, words)
     said = capsys.readouterr().err
     assert says in said and bool(says) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("shown", "partitions"),
+    [
+        (job("7", declaration=None, features="fast", partitions=("a", "b")), ("a", "b")),
+        # Slurm shows the one in which it runs.
+        (running("7", {"v1": {"v100": 1}}, declaration=None, features="fast"), ()),
+    ],
+)
+def test_what_its_owner_asked_for_is_recorded_with_the_first_declaration(
+    one_job, shown, partitions
+):
+    """Else its own constraint would pass for one of hbatch, written for the types, and go."""
+    sent = one_job(shown)
+    jobs._change("7", None, ["types=v100,k80"])
+    found = declaration.decode(sent[0].fields["Comment"])
+    assert (found.constraint, found.partitions, found.listed) == ("fast", partitions, ())
+    jobs._change("7", None, ["off=yes"])
+    assert declaration.decode(sent[1].fields["Comment"]).constraint == "fast"
 
 
 ANEW = "job 7: a move writes its output file anew"
