@@ -316,11 +316,13 @@ def test_never_more_requests_in_a_minute_than_allowed(site, two):
     while not ticking.backoff.why_not_now():
         ticking.tick()
         asked += 1
+    # Few as they are, they were enough to release it.
+    assert site.history(slow)[0].outcome == "moved", site.faulty.calls()[before:]
     with pytest.raises(SlurmError, match="max_queries_per_minute"):
         for _ in range(8):
             ticking.tick()
     sent = len(site.faulty.calls()) - before
-    assert asked >= 2 and sent <= 20, site.faulty.calls()[before:]
+    assert asked >= 1 and sent <= 20, site.faulty.calls()[before:]
     again = site.another(site.with_settings(guards={"max_queries_per_minute": 20}))
     assert "no tick for another" in again.backoff.why_not_now()
     assert ticking.backoff.pause_s(5.0) > 5.0

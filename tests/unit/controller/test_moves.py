@@ -12,8 +12,8 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.actuation.running.move_polling import longest_s
 from slurm_hadar.controller.actuation.running.moves import advance, destinations, settle
+from slurm_hadar.controller.actuation.running.poll_schedule import longest_s
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError

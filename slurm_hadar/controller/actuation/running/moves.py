@@ -21,7 +21,7 @@ from slurm_hadar.controller.actuation.move_steps import (
     MoveStep,
     decide_move,
 )
-from slurm_hadar.controller.actuation.running import mails, move_polling, move_priority
+from slurm_hadar.controller.actuation.running import mails, move_priority, poll_schedule
 from slurm_hadar.controller.actuation.running.releases import (
     begin_time_returned,
     done_text,
@@ -112,7 +112,7 @@ def advance(
         context.store.end(entry.id, f"{DROPPED}{why}", now)
         said.append(f"job {entry.job}: {DROPPED}{why}")
     said += _send_on(context, send_on, now)
-    if requeue and move_polling.sees_it_through(context.cluster.traffic):
+    if requeue and poll_schedule.sees_it_through(context.cluster.traffic):
         said += _requeue(context, requeue, now)
     return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
 
@@ -170,7 +170,7 @@ def settle(
     why_not: Callable[[], str] = str,
     obstacles: Obstacles = _no_obstacle,
 ) -> list[str]:
-    """Follow the open moves for a bounded time, as :mod:`.move_polling` says. Slurm is asked about
+    """Follow the open moves for a bounded time, as :mod:`.poll_schedule` says. Slurm is asked about
     these jobs only, and about all before one is requeued that was asked to save some time ago.
 
     ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
@@ -178,8 +178,8 @@ def settle(
     """
     said: list[str] = []
     config = context.config
-    schedule = move_polling.PollSchedule(context.cluster.traffic, config.moving.after_return_s)
-    settle_s, longest_s = config.moving.settle_s, move_polling.longest_s(config)
+    schedule = poll_schedule.PollSchedule(context.cluster.traffic, config.moving.after_return_s)
+    settle_s, longest_s = config.moving.settle_s, poll_schedule.longest_s(config)
     began, slept = context.clock(), 0.0
     ended: set[str] = set()
     while True:
@@ -212,8 +212,8 @@ def settle(
         passed_s = max(slept, context.clock() - began)
         if passed_s >= settle_s and (passed_s >= longest_s or not _requeued_ones(context)):
             return said
-        sleep(move_polling.POLL_S)
-        slept += move_polling.POLL_S
+        sleep(poll_schedule.POLL_S)
+        slept += poll_schedule.POLL_S
 
 
 def _open_moves(context: ActionContext) -> list[Entry]:

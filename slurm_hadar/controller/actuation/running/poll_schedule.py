@@ -25,6 +25,8 @@ _POLLED, _ANSWERED = 0.5, 0.25
 has saved; the second also for its requeue, so that its release can follow."""
 _FOR_RELEASES = 4
 """Requests that stay for the releases themselves."""
+_FEW = 16
+"""With fewer left the pauses at a requeued job are the longest at once."""
 _MORE_S = 5.0
 """Most moves take less from their requeue to their release."""
 _SLACK_S = 0.05
@@ -114,6 +116,8 @@ class PollSchedule:
         gone = stage is _Stage.GONE
         doublings = (looks - 1) // (_LOOKS_OF_ONE_PAUSE if gone else 1)
         longest = _LONGEST_REQUEUED_S if gone else _LONGEST_ASKED_S
+        if gone and self._traffic.requests_left() < _FEW:
+            doublings = 10
         pause_s = min(POLL_S * 2.0 ** min(doublings, 10), longest)
         return passed_s - self._looked_s[entry.id, stage] > pause_s - _SLACK_S
 
