@@ -282,17 +282,28 @@ PriorityCalcPeriod=01:00
 
 
 @contextmanager
-def with_ages(more: str = "") -> Iterator[Site]:
-    """The same with a priority that rises by 277 a second, which Slurm computes when it starts and
-    at updates. ``more``: lines of slurm.conf."""
+def with_priorities(lines: str, exchange: str = "") -> Iterator[Site]:
+    """The same under priority/multifactor with these lines of slurm.conf, and with that
+    ``queue.exchange``."""
     with staffed() as site:
         box = site.box
+        if exchange:
+            config = box.config_path
+            config.write_text(f'{config.read_text()}\n[queue]\nexchange = "{exchange}"\n')
         box.stop_slurmctld()
         text = box.conf.read_text().replace("priority/basic", "priority/multifactor")
-        box.conf.write_text(text + AGED + more)
+        box.conf.write_text(text + lines)
         box.start_slurmctld()
         site.until(lambda: set(site.nodes()) == {"idle"})
         site.admin("hadar", "check", "--write", code=1)
+        yield site
+
+
+@contextmanager
+def with_ages(more: str = "") -> Iterator[Site]:
+    """The same with a priority that rises by 277 a second, which Slurm computes when it starts and
+    at updates. ``more``: lines of slurm.conf."""
+    with with_priorities(AGED + more) as site:
         site.tick()
         yield site
 

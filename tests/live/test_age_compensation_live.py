@@ -17,10 +17,8 @@ AGES = "PriorityWeightAge=1000000\nPriorityMaxAge=1-00:00\nPriorityCalcPeriod=00
 
 
 @pytest.fixture
-def site(monkeypatch):
-    people.need()
-    monkeypatch.setattr(people, "AGED", AGES)
-    with people.with_ages() as found:
+def site():
+    with people.with_priorities(AGES) as found:
         yield found
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import people
 import pytest
-from people import ADA, BOB, HADAR, documented
+from people import ADA, BOB, HADAR
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -17,26 +17,8 @@ TRAINING = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={
 
 @pytest.fixture(scope="module")
 def whole_site():
-    people.need()
-    site = people.up()
-    try:
-        for what in ("folders", "operator"):
-            for line in documented(what, site):
-                site.admin(*line)
-        site.admin("sacctmgr", "-i", "add", "account", "phys")
-        for user in (ADA, BOB):
-            site.admin("sacctmgr", "-i", "add", "user", user, "account=phys")
-        config = site.box.config_path
-        config.write_text(config.read_text() + '\n[queue]\nexchange = "association"\n')
-        site.admin("hadar", "check", "--write", code=1)
-        site.box.stop_slurmctld()
-        text = site.box.conf.read_text().replace("priority/basic", "priority/multifactor")
-        site.box.conf.write_text(text + PRIORITY)
-        site.box.start_slurmctld()
-        site.until(lambda: set(site.nodes()) == {"idle"})
+    with people.with_priorities(PRIORITY, "association") as site:
         yield site
-    finally:
-        people.down(site)
 
 
 @pytest.fixture

@@ -1,19 +1,16 @@
 """What a user declares or reports falsely gains him no place twice, and costs nobody else one."""
 
-import re
 import sys
 
 import people
 import pytest
-from people import ADA, BOB, EVE, HADAR, documented
+from people import ADA, BOB, EVE, HADAR
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
-PRIORITY = "PriorityWeightPartition=1000000\nPriorityWeightAge=1000\nPriorityCalcPeriod=00:01\n"
+PRIORITY = "PriorityWeightPartition=100000\nPriorityWeightAge=1000\nPriorityCalcPeriod=00:01\n"
 WORDS = ("-p", "v100", "-t60")
 TRAINING = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet50 batch=64 samples={}\nsleep 600\n"
-HOUR = "#!/bin/sh\n#HADAR gpus=1 types=any model=resnet18 batch=64 samples={}\nsleep 3600\n"
-"""Fits in its time limit of five hours on v100 and k80 with 4,000,000 samples."""
 SLOW = """
 import os, time
 from slurm_hadar.exchange.job_side import Exchange, host, in_step
@@ -31,41 +28,14 @@ FIT = "does not fit in the time limit"
 
 @pytest.fixture(scope="module")
 def whole_site():
-    people.need()
-    site = people.up()
-    try:
-        for what in ("folders", "operator"):
-            for line in documented(what, site):
-                site.admin(*line)
-        for user, account in ((ADA, "phys"), (BOB, "phys"), (EVE, "chem")):
-            site.admin("sacctmgr", "-i", "add", "account", account) if user != BOB else None
-            site.admin("sacctmgr", "-i", "add", "user", user, f"account={account}")
-        config = site.box.config_path
-        config.write_text(config.read_text() + '\n[queue]\nexchange = "account"\n')
-        site.admin("hadar", "check", "--write", code=1)
-        site.box.stop_slurmctld()
-        text = site.box.conf.read_text().replace("priority/basic", "priority/multifactor")
-        site.box.conf.write_text(text + PRIORITY)
-        site.box.start_slurmctld()
-        site.until(lambda: set(site.nodes()) == {"idle"})
+    with people.with_priorities(PRIORITY, "account") as site:
         yield site
-    finally:
-        people.down(site)
 
 
 @pytest.fixture
 def site(whole_site):
     yield whole_site
     whole_site.cancel()
-
-
-@pytest.fixture
-def exchanged(site, level):
-    """The site with another ``queue.exchange``."""
-    config, text = site.box.config_path, site.box.config_path.read_text()
-    config.write_text(re.sub('exchange = ".*"', f'exchange = "{level}"', text))
-    yield site
-    config.write_text(text)
 
 
 def queue_of(site):
@@ -80,37 +50,6 @@ def queue_of(site):
 def first(site, jobs):
     """Which of these jobs Slurm would start first."""
     return max(jobs, key=lambda job: int(site.show(job, "%Q")))
-
-
-@pytest.mark.parametrize(
-    ("level", "partition", "lies_win"),
-    [
-        # By hints alone, and with the exchange of places that new sites get.
-        ("none", "gpu", False),
-        ("association", "gpu", False),
-        ("association", "v100", False),
-        # Where users of one account exchange places, so without that guard, it succeeds.
-        ("account", "gpu", True),
-        ("account", "v100", True),
-    ],
-)
-def test_tiny_declarations_submitted_last_take_no_fast_gpu_from_other_users(
-    exchanged, partition, lies_win
-):
-    site, words = exchanged, ("-p", partition, "-t300")
-    fast, _ = site.fill()
-    hers = [site.submit(ADA, *words, script=HOUR.format(4_000_000)) for _ in range(4)]
-    lies = [site.submit(BOB, *words, "--nice=100000", script=HOUR.format(10)) for _ in range(4)]
-    said = "".join(site.tick() for _ in range(3))
-    site.box.run("scancel", fast)
-
-    def running():
-        return {job for job in hers + lies if site.show(job, "%T") == "RUNNING"}
-
-    site.until(lambda: len(running()) == 4)
-    site.tick()
-    assert running() == set(lies if lies_win else hers), said
-    assert {site.show(job, "%P") for job in running()} == {"v100"}
 
 
 def test_who_declared_too_little_before_gains_no_place_by_it_again(site):
