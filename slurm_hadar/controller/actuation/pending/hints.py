@@ -34,6 +34,7 @@ from slurm_hadar.controller.snapshot.empty_nodes import UNFIT, EmptyNodes
 from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import expected_waits
+from slurm_hadar.domain import declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
@@ -177,7 +178,11 @@ def _taken_back(
 
 
 def _says_types(target: SchedulableJob, names: Iterable[str], known: PreferenceInput) -> bool:
-    """Whether each of these partitions has one GPU type, which the job accepts."""
+    """Whether each of these partitions has one GPU type, which the job accepts, so that they say
+    what features do that hbatch or a plugin wrote. Of a job whose partition opts it in neither
+    wrote any."""
+    if not declaration.is_in(target.job.comment):
+        return False
     types = [known.seen.gpu_types.get(name, frozenset()) for name in names]
     return all(
         len(kinds) == 1 and all(accepts(target.job, target.request, k, known.config) for k in kinds)
