@@ -280,11 +280,6 @@ def decode(comment: str) -> Declaration | None:
     return replace(Declaration(), **values)  # type: ignore[arg-type]
 
 
-def is_in(comment: str) -> bool:
-    """Whether a Comment has one, readable or not."""
-    return segments.decode(_SEGMENT, comment) is not None
-
-
 def merge(comment: str, declaration: Declaration) -> str:
     """The Comment with our segment replaced, or added after the user's own text."""
     return segments.merge(_SEGMENT, comment, declaration.assignments())

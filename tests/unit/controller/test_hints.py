@@ -28,7 +28,7 @@ from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.actuation.pending.queue_head import has_capacity
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.observation import steering_store
-from slurm_hadar.domain.declaration import Declaration, encode
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering, decode, merge
@@ -409,39 +409,13 @@ SOME = replace(ALL, types=("v100", "p100"))
 def test_types_that_only_a_list_said_are_features_once_it_is_taken_back():
     """Else Slurm would start it on a type that its owner excluded."""
     some = replace(SOME, partitions=("gpu",))
-    one = job(declaration=some, partitions=("v100", "p100"), comment=encode(some))
-    first = replace(seen([one]), queue_depth=0)
+    first = replace(seen([job(declaration=some, partitions=("v100", "p100"))]), queue_depth=0)
     done = decide(first, {}, SITE)
     assert hinted(done)["1"] == {"Partition": "gpu", "Features": "v100|p100"}
     second = replace(after(first, done), queue_depth=0)
     assert decide(second, {}, SITE).actions == ()
     third = decide(replace(second, queue_depth=100), {}, SITE)
-    assert hinted(third)["1"] == {"Partition": "v100,p100", "Features": ""}
-
-
-def test_features_that_stood_for_the_types_go_with_the_list_that_says_them():
-    """As of a plugin, which writes no list where Slurm might refuse it: narrowed features make
-    jobs behind wait for backfill."""
-    some = replace(SOME, partitions=("gpu",))
-    more = {"comment": encode(some), "features": "v100|p100"}
-    one = job(declaration=some, partitions=("gpu",), **more)
-    first = seen([one])
-    done = decide(first, {}, SITE)
-    assert hinted(done)["1"] == {"Partition": "v100,p100", "Features": ""}
-    listed = after(first, done)
-    assert decide(listed, {}, SITE).actions == ()
-    ours = decode(listed.jobs["1"].admin_comment)
-    assert ours.was == {"Partition": "gpu", "Features": "v100|p100"}
-    # The owner's own constraint stays, as do features that somebody wrote since.
-    own = replace(one, declaration=replace(some, constraint="v100|p100"))
-    assert hint(own) == {"Partition": "v100,p100"}
-    theirs = replace(one, admin_comment=record({}, foreign=("Features",)))
-    assert hint(theirs) == {"Partition": "v100,p100"}
-    # Of a job that is opted in by its partition no constraint is recorded.
-    assert hint(replace(one, comment="mine")) == {"Partition": "v100,p100"}
-    # Nor do they go where the list stays as it is.
-    old = {"submit_s": NOW - 600, "eligible_s": NOW - 600}
-    assert hinted(decide(replace(seen([replace(one, **old)]), age=ENFORCED), {}, SITE)) == {}
+    assert hinted(third)["1"] == {"Partition": "v100,p100"}
 
 
 def test_nothing_but_the_partitions_of_a_waiting_job_is_ever_changed():

@@ -34,7 +34,6 @@ from slurm_hadar.controller.snapshot.empty_nodes import UNFIT, EmptyNodes
 from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import expected_waits
-from slurm_hadar.domain import declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.steering import Steering
@@ -59,9 +58,6 @@ class Hint:
     leaves: bool = False
     opened: tuple[str, ...] = ()
     """The list that it is to have as if it had been submitted with it; empty: as it was."""
-    constraint: str | None = None
-    """Its owner's own, where the list says the types: features that hbatch or a plugin wrote for
-    them would make jobs behind wait for Slurm's backfill. None: as it is."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +105,7 @@ def hints(
             for target in targets:
                 nice = nices.get(target.job.id, "")
                 leaves = list_updates.names_removed(target.job, seen, config)
-                own = target.request.constraint if _says_types(target, names, known) else None
-                wanted[target.job.id] = Hint(
-                    names, nice, wait, leaves=leaves, opened=opened, constraint=own
-                )
+                wanted[target.job.id] = Hint(names, nice, wait, leaves=leaves, opened=opened)
         elif preference.is_unfit:
             typed = queue_head.typed_partitions(placed.job, seen, config)
             if set(typed) != set(placed.job.partitions):
@@ -175,19 +168,6 @@ def _taken_back(
         ours = _remembered(job, fields, replace(steered, was={**steered.was, **fields}), seen)
         found.append(Action(Kind.HINT, job, fields, ours, why))
     return found
-
-
-def _says_types(target: SchedulableJob, names: Iterable[str], known: PreferenceInput) -> bool:
-    """Whether each of these partitions has one GPU type, which the job accepts, so that they say
-    what features do that hbatch or a plugin wrote. Of a job whose partition opts it in neither
-    wrote any."""
-    if not declaration.is_in(target.job.comment):
-        return False
-    types = [known.seen.gpu_types.get(name, frozenset()) for name in names]
-    return all(
-        len(kinds) == 1 and all(accepts(target.job, target.request, k, known.config) for k in kinds)
-        for kinds in types
-    )
 
 
 def _refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
@@ -284,11 +264,6 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
             stays = list_updates.would_change_places(job, steered, seen) and not hint.leaves
             if hint.opened and list_updates.opens_a_free_gpu(job, names, seen):
                 stays = False
-            says_types = hint.constraint is not None and "Features" not in steered.foreign
-            if says_types and (same or not stays):
-                fields.pop("Features", None)
-                if hint.constraint != job.features:
-                    fields["Features"] = hint.constraint or ""
             if not (same or stays):
                 fields["Partition"] = ",".join(names)
                 if hint.opened:
@@ -322,7 +297,7 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
         why = f"{waits_for(ours)}: it ends sooner so than where it could begin before"
     elif "Partition" in fields and hint.opened:
         why = "by measured speeds it is not far slower on a type that a table left out"
-    elif names and not fields.keys().isdisjoint(("Partition", "Features")):
+    elif "Partition" in fields and names:
         why = "its order of preference"
     elif hint.nice and "Nice" in fields:
         why = "it has the place of another managed job in the queue, which the policy lets wait"
