@@ -87,7 +87,7 @@ def job(entry: Any) -> tuple[Job, str]:
         odd=any(getattr(entry, name, None) for name in _ODD) or tres.others(requested),
         batch=bool(entry.is_batch_job),
         requeue=bool(entry.is_requeueable),
-        # Segments of Slurm 25.05 and later; those of 24.11 it shows to nobody.
+        # Segments of Slurm 25.05 and later; 24.11 does not show its own.
         external=bool(entry.licenses or entry.burst_buffer or getattr(entry, "segment_size", None)),
         other_gres=tres.others(requested),
         exclusive=(entry.resource_sharing or "OK") not in ("OK", "YES"),

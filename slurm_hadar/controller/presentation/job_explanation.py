@@ -306,7 +306,7 @@ def changed(job: Job, seen: Observed, config: Config) -> list[str]:
 
 def _why_nice(job: Job, steered: Steering, own: str) -> str:
     """Why a job that waits has another Nice than its ``own``, which its owner asked for: known
-    without the controller's file too. Empty for one that was set since by somebody else."""
+    without the controller's file too. Empty for one that was set since by another user."""
     ours = steered.wrote.get("Nice") in (None, str(job.nice))
     if job.state is not JobState.PENDING or not ours:
         return ""

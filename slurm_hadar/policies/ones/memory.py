@@ -10,7 +10,7 @@ from slurm_hadar.domain.view import IntArray, State, View
 from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import chooses
 from slurm_hadar.policies.ones.limits import BatchLimits
-from slurm_hadar.policies.ones.problem import BatchProblem, LaidRound
+from slurm_hadar.policies.ones.problem import BatchProblem, PlacedRound
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 1
@@ -94,9 +94,11 @@ class OnesState:
             found.append((option, batch))
         return found
 
-    def after(self, laid: LaidRound, limits: BatchLimits | None, searched: Best | None) -> State:
+    def after(
+        self, placed: PlacedRound, limits: BatchLimits | None, searched: Best | None
+    ) -> State:
         """The memory after this round."""
-        view, problem, parts = laid.view, laid.problem, laid.places.parts
+        view, problem, parts = placed.view, placed.problem, placed.places.parts
         kept = replace(
             self,
             limits=limits.kept if limits is not None else {},
@@ -108,12 +110,12 @@ class OnesState:
             pairs = [(searched.option, searched.batch), *searched.others]
             kept = replace(
                 kept,
-                names=tuple(_names(view, laid.pools)),
+                names=tuple(_names(view, placed.pools)),
                 decisions=self.decisions + 1,
                 chosen_s=view.now,
                 present=ids,
                 noise=_noise_of(view),
-                laid=_plain(ids, problem, laid.option, laid.batch, sorted(parts)),
+                laid=_plain(ids, problem, placed.option, placed.batch, sorted(parts)),
                 best=[_plain(ids, problem, *p, np.flatnonzero(p[0] >= 0).tolist()) for p in pairs],
             )
         return {

@@ -17,7 +17,7 @@ from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
 from slurm_hadar.policies.ones import memory
 from slurm_hadar.policies.ones.limits import limits_of
-from slurm_hadar.policies.ones.problem import BatchProblem, LaidRound, greedy, present, problem_of
+from slurm_hadar.policies.ones.problem import BatchProblem, PlacedRound, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
 from slurm_hadar.policies.ones.reasons import tell
 from slurm_hadar.policies.ones.score import Score
@@ -55,27 +55,27 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         # Nodes could not be found for all as the search, which only counts GPUs, would have it.
         option, batch = problem.options.now, problem.now_batch
         places = place(view, pools, problem.options, _choice(problem, option), steady=True)
-    laid = _as_laid(LaidRound(view, pools, problem, option, batch, places))
+    placed = _as_placed(PlacedRound(view, pools, problem, option, batch, places))
     found = best if searched else None
-    return tell(laid, best, searched), past.after(laid, limits, found)
+    return tell(placed, best, searched), past.after(placed, limits, found)
 
 
-def _as_laid(chosen: LaidRound) -> LaidRound:
+def _as_placed(chosen: PlacedRound) -> PlacedRound:
     """What came of the choice when nodes were looked for."""
     view, pools, problem, places = chosen.view, chosen.pools, chosen.problem, chosen.places
     option, batch = chosen.option, chosen.batch
     column = {count: at for at, count in enumerate(view.counts)}
-    laid, size = np.full_like(option, -1), batch.copy()
+    placed, size = np.full_like(option, -1), batch.copy()
     for job, parts in places.parts.items():
         gpus, pool = sum(count for _, count in parts), pools.pool_of[parts[0][0]]
         wanted = int(option[job])
         same = wanted >= 0 and problem.options.gpus[wanted] == gpus
         if wanted == -2 or (same and problem.options.pool[wanted] == pool):
-            laid[job] = wanted
+            placed[job] = wanted
         elif gpus in column:
-            laid[job] = pool * len(view.counts) + column[gpus]
-            size[job] = problem.space.best[job, laid[job]]
-    return replace(chosen, option=laid, batch=size)
+            placed[job] = pool * len(view.counts) + column[gpus]
+            size[job] = problem.space.best[job, placed[job]]
+    return replace(chosen, option=placed, batch=size)
 
 
 def _search(

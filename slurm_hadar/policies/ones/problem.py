@@ -139,7 +139,7 @@ def greedy(problem: BatchProblem, start: tuple[IntArray, IntArray]) -> tuple[Int
 
 
 @dataclass(frozen=True)
-class LaidRound:
+class PlacedRound:
     """What one round came to.
 
     ``option`` (J,): which of the problem's options each job has, ``batch`` (J,): with which of

@@ -14,16 +14,16 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.batches import chosen_batch
 from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
-from slurm_hadar.policies.ones.problem import LaidRound
+from slurm_hadar.policies.ones.problem import PlacedRound
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.unavailable import unavailable
 from slurm_hadar.solvers.evolution import Best
 
 
-def tell(laid: LaidRound, best: Best, searched: bool) -> Plan:
+def tell(placed: PlacedRound, best: Best, searched: bool) -> Plan:
     """The plan, each placement and each wait with its reason."""
-    ids, places = laid.view.jobs.ids, laid.places
-    words = _Words(laid)
+    ids, places = placed.view.jobs.ids, placed.places
+    words = _Words(placed)
     placements = {ids[job]: words.placement(job, parts) for job, parts in places.parts.items()}
     waiting = {
         id_: words.waits(job, places.short.get(job, ""))
@@ -34,9 +34,9 @@ def tell(laid: LaidRound, best: Best, searched: bool) -> Plan:
 
 
 class _Words:
-    def __init__(self, laid: LaidRound) -> None:
-        self.view, self.pools, self.problem = laid.view, laid.pools, laid.problem
-        self.option, self.batch = laid.option, laid.batch
+    def __init__(self, placed: PlacedRound) -> None:
+        self.view, self.pools, self.problem = placed.view, placed.pools, placed.problem
+        self.option, self.batch = placed.option, placed.batch
 
     def placement(self, job: int, parts: Allocation) -> Placement:
         view, pools, problem = self.view, self.pools, self.problem

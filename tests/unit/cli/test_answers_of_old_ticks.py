@@ -16,7 +16,7 @@ SHOWN = Explanation(StatusRow("5", "ann", "n", "PENDING"))
 
 
 @pytest.fixture
-def told(monkeypatch):
+def answers(monkeypatch):
     """What the controller answers, and what Slurm shows to the owner; errors are raised."""
     found = {"controller": None, "slurm": None}
 
@@ -35,23 +35,23 @@ def told(monkeypatch):
 
 
 @pytest.mark.parametrize("refusal", [UnknownJobError("no job 5"), UsageError("5 is not managed")])
-def test_a_job_that_the_last_tick_did_not_see_is_asked_for_in_slurm(told, refusal):
-    told.update(controller=refusal, slurm=SHOWN)
+def test_a_job_that_the_last_tick_did_not_see_is_asked_for_in_slurm(answers, refusal):
+    answers.update(controller=refusal, slurm=SHOWN)
     assert status.explanation(SITE, "5") is SHOWN
-    told.update(slurm=UnknownJobError("of yours"))
+    answers.update(slurm=UnknownJobError("of yours"))
     with pytest.raises(type(refusal), match=str(refusal)):
         status.explanation(SITE, "5")
 
 
-def test_doctor_asks_slurm_before_it_says_that_a_job_is_gone(told):
+def test_doctor_asks_slurm_before_it_says_that_a_job_is_gone(answers):
     gone, there = JobReport("5", NOT_SHOWN, NOW), JobReport("5", "PENDING", NOW + 30)
-    told.update(controller=gone, slurm=there)
+    answers.update(controller=gone, slurm=there)
     assert doctor._report(SITE, "5") is there
-    told.update(slurm=None)
+    answers.update(slurm=None)
     assert doctor._report(SITE, "5") is gone
-    told.update(controller=UnknownJobError("no job 5"), slurm=there)
+    answers.update(controller=UnknownJobError("no job 5"), slurm=there)
     assert doctor._report(SITE, "5") is there
-    told.update(slurm=None)
+    answers.update(slurm=None)
     with pytest.raises(UnknownJobError, match="no job 5"):
         doctor._report(SITE, "5")
 
