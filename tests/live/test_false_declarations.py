@@ -65,6 +65,10 @@ def test_who_declared_too_little_before_gains_no_place_by_it_again(site):
         ),
         60,
     )
+    # The longer it runs, the less its owner's words count. After these seconds they count so little
+    # that bob's next training, declared to be 50 times shorter than ada's, is not the shorter one.
+    site.until(lambda: site.show(lie, "%M") >= "0:08")
+    site.tick()
     site.box.run("scancel", lie)
     site.fill()
     hers, his = queue_of(site)
