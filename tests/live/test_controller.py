@@ -532,7 +532,8 @@ def test_a_job_moves_onto_several_types_that_can_live_with_it(site):
     words = ["--gpus=3", "-N1-2", "-p", "gpu", "-Cp100|v100|k80"]
     fill = [site.plain(FILL, ["--gres=gpu:2", "-N2", f"-p{kind}"]) for kind in ("v100", "k80")]
     site.until(lambda: all(site.job(one).state is JobState.RUNNING for one in fill))
-    script = training(site.folder).replace("gpus=1", "gpus=3 nodes=1-2")
+    # More than it can train before it moves.
+    script = training(site.folder, 200_000).replace("gpus=1", "gpus=3 nodes=1-2")
     id_ = site.hbatch(script, *words)
     site.until(lambda: _samples(site, id_) > 0)
     assert site.where(id_) == {"p100"}
