@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LONGEST_INTERVAL_S = 3600.0
+_TOML_BYTES = 256_000
+"""The most of a site's TOML: see :data:`slurm_hadar.reading.SITE_BYTES`."""
 _LONGEST = 300
 """Characters of a message: keys of the JSON are named in it."""
 
@@ -129,15 +131,25 @@ def read_site(path: str, config: str) -> WrapperSite | None:
         raise SiteError("it is not JSON") from None
     if not isinstance(source, dict) or source.get("version") != 1:
         raise SiteError("it is of another version")
-    return WrapperSite(source, _is_stale(source.get("stamp"), config))
+    return WrapperSite(source, _is_stale(source, config))
 
 
-def _is_stale(stamp: object, config: str) -> bool:
+def _is_stale(source: Mapping[str, object], config: str) -> bool:
+    """Whether the TOML has another content than when ``source`` was made of it."""
     try:
         status = os.stat(config)
     except OSError:
         return False
-    return stamp != [status.st_mtime_ns, status.st_size]
+    if source.get("stamp") == [status.st_mtime_ns, status.st_size]:
+        return False
+    # It may have been written again as it was.
+    import zlib
+
+    try:
+        with open(paths.opened(config), "rb") as stream:
+            return source.get("crc32") != zlib.crc32(stream.read(_TOML_BYTES + 1))
+    except OSError:
+        return True
 
 
 def controller_is_active(site: WrapperSite, now: float) -> bool:

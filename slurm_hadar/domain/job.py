@@ -129,6 +129,9 @@ class Job:
     workdir: str = ""
     declaration: Declaration | None = None
     """What the owner declared; None where the job did not opt in."""
+    by_partition: bool = False
+    """Whether its partition alone opted it in, so that nothing of its request was written for its
+    declaration."""
     declaration_error: str = ""
     """Why a declaration in the Comment could not be read; such a job is left alone."""
     outside: str = ""

@@ -41,4 +41,7 @@ def moves(view: View, job: int, there_s: float, here_s: float) -> str:
         return f"; it moves, as where it is it ends in {left}"
     if not (np.isfinite(there_s) and np.isfinite(here_s) and there_s > 0):
         return "; it moves"
-    return f"; it moves, as it is expected to be {here_s / there_s:.1f} times as fast there"
+    times = f"{here_s / there_s:.1f}"
+    # Which says nothing where it rounds to this.
+    faster = f", as it is expected to be {times} times as fast there" if times != "1.0" else ""
+    return f"; it moves{faster}"

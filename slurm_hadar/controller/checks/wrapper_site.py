@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,10 +51,11 @@ def wrapper_site(
 ) -> dict[str, object]:
     """What hbatch needs to know of a site.
 
-    ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed;
-    ``interval_s`` is seconds. ``groups``: partition -> the partitions that it stands for -> GPU
-    type of each, without those that Slurm shows otherwise. ``speeds``: model of the throughput
-    tables, ``""`` for all others -> GPU type of a group -> samples/s on one GPU over those on the
+    ``stamp`` is the TOML's time of change (ns) and size (bytes), so that a stale file is noticed,
+    and ``crc32`` is of its content, for one that was written again as it was; ``interval_s`` is
+    seconds. ``groups``: partition -> the partitions that it stands for -> GPU type of each, without
+    those that Slurm shows otherwise. ``speeds``: model of the throughput tables, ``""`` for all
+    others -> GPU type of a group -> samples/s on one GPU over those on the
     fastest type; ``batches``: model -> batch per GPU -> the same with that batch, of the types that
     a table has with it, without batches for which it is that of ``speeds``. ``known``: model ->
     types whose speed stands in a table; ``models``: all of them; ``backfill``: the partitions for
@@ -72,6 +74,7 @@ def wrapper_site(
     return {
         "version": 1,
         "stamp": [status.st_mtime_ns, status.st_size],
+        "crc32": zlib.crc32(reading.content(config_path, reading.SITE_BYTES)),
         "mode": config.site.mode,
         "rights": config.site.rights,
         "exchange_dir": str(config.site.exchange_dir),
@@ -239,4 +242,7 @@ def is_current(config: Config, config_path: Path, names: SlurmNames | None = Non
         now["sbatch"] = written.get("sbatch")
     if not config.site.controller_user:
         now["controller_uid"] = written.get("controller_uid")
+    if written.get("crc32") == now["crc32"]:
+        # Only the time of change is another.
+        now["stamp"] = written.get("stamp")
     return written == _readable(now)

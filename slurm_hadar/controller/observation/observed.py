@@ -253,7 +253,7 @@ def opted_in(job: Job, config: Config, partitions: Collection[str]) -> Job:
     if not set(partitions) & set(config.partitions.opt_in):
         return job
     kinds = tuple(config.wrapper.default_types.split(",")) if config.wrapper.default_types else ()
-    return replace(job, declaration=Declaration(types=kinds))
+    return replace(job, declaration=Declaration(types=kinds), by_partition=True)
 
 
 def _left_alone(job: Job, why: str) -> Job:

@@ -98,6 +98,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         gpu_use.too_small(job, known, memory),
         bills.note(job, seen.partitions),
         _no_copies(job.declaration or Declaration(), controller.config),
+        _age_not_restored(job, seen, controller.config),
     ]
     hints = [hint for hint in hints if hint]
     if job.declaration is not None and job.declaration.may_move:
@@ -140,6 +141,18 @@ def _no_copies(declared: Declaration, config: Config) -> str:
         f"fork={declared.fork[0]}-{most}: it runs alone, since this site's policy {name} makes no "
         "copies of jobs; hadare and hare do"
     )
+
+
+def _age_not_restored(job: Job, seen: Observed, config: Config) -> str:
+    """That a move costs the job its age in the queue, where the controller may not lower its Nice
+    for that (per-user mode); else empty."""
+    movable = job.declaration is not None and job.declaration.may_move and job.managed
+    if not (movable and config.site.rights == "user" and seen.age.weight):
+        return ""
+    rest = "its priority grows from there anew, since only an operator's controller restores it"
+    if job.state is JobState.RUNNING:
+        return f"A move takes away the age that counts for its place in the queue; {rest}"
+    return f"Its requeue took away the age that it had in the queue; {rest}" if job.restarts else ""
 
 
 def started_since(job: Job, decision: Decision) -> bool:

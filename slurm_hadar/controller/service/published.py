@@ -38,6 +38,7 @@ from slurm_hadar.controller.service.placement_history import DAY_S, PlacementHis
 from slurm_hadar.controller.service.rights import RightsCache
 from slurm_hadar.controller.service.server import Unchanged
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.controller.snapshot.work import WORTH_SAYING
 from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -248,8 +249,8 @@ class Published:
         assert report is not None
         id_ = self._own(report, viewer, id_)
         found = job_explanation.explanation_of(self._reader(report), id_)
-        trust = report.understated.get(report.seen.jobs[id_].uid)
-        if trust is not None:
+        trust = report.understated.get(report.seen.jobs[id_].uid, 1.0)
+        if trust >= WORTH_SAYING:
             note = (
                 f"Declared work of this user's jobs counts {trust:.1f} times "
                 "(declared work was off before)"

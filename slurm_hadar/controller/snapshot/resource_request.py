@@ -167,6 +167,8 @@ def _constraint(job: Job, steered: Steering) -> str:
     if declaration.constraint:
         return declaration.constraint
     submitted = steered.was.get("Features", job.features)
+    if job.by_partition:
+        return submitted
     if declaration.added and submitted == declaration.added:
         return ""
     if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):

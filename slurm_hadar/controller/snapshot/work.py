@@ -30,7 +30,7 @@ _REST = 0.1
 longer it runs past its expected end, the less that end was known."""
 _KEEPS_WORK = ("yes", "signal", "watch")
 """Habits of saving with which a restart goes on where the job was."""
-_WORTH_SAYING = 1.1
+WORTH_SAYING = 1.1
 """Below this factor no message says that a declaration counts for more: it makes no difference."""
 
 ESTIMATED = "; it reports no progress, so its end is an estimate by its expected speed"
@@ -130,7 +130,7 @@ def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
     said = {
         ids[int(row)]: f"; its declared work counts {work.factor[row]:.1f} times, as its owner's "
         "jobs took longer than they declared"
-        for row in np.flatnonzero((work.factor >= _WORTH_SAYING) & (work.declared > 0))
+        for row in np.flatnonzero((work.factor >= WORTH_SAYING) & (work.declared > 0))
     }
     for row in np.flatnonzero(work.assumed.jobs):
         said[ids[int(row)]] = sentence(work.assumed, int(row), float(work.factor[row]))

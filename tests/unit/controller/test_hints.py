@@ -87,6 +87,24 @@ def test_a_partition_that_starts_no_jobs_leaves_the_list(inactive):
     assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": left}
 
 
+@pytest.mark.parametrize("partitions", ["v100,p100,k80", "gpu"])
+def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
+    """Also to a job that loses its age by the update: it has waited for long by then."""
+    waits = job(
+        declaration=replace(ALL, partitions=("gpu",)), partitions=tuple(partitions.split(","))
+    )
+    down = replace(seen([waits]), partitions=closed("k80"), age=ENFORCED)
+    done = decide(down, {}, SITE)
+    assert hinted(done)["1"] == {"Partition": "v100,p100"}
+    later = replace(after(down, done), now=NOW + 1000, age=ENFORCED)
+    assert hinted(decide(later, {}, SITE)) == {}
+    up = replace(later, partitions=closed())
+    assert hinted(decide(up, {}, SITE))["1"] == {"Partition": "v100,p100,k80"}
+    # Not to one whose owner wrote the list meanwhile.
+    theirs = replace(up.jobs["1"], admin_comment=record({}, foreign=("Partition",)))
+    assert hinted(decide(replace(up, jobs={"1": theirs}, steering={}), {}, SITE)) == {}
+
+
 def test_a_list_of_an_owners_own_is_not_changed_for_a_partition_that_is_down():
     """Its owner named it, so no age is lost for that: it may be up again soon."""
     old = {"submit_s": NOW - 900, "eligible_s": NOW - 900, "reason": "PartitionDown"}

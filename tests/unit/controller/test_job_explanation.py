@@ -30,6 +30,7 @@ from slurm_hadar.reports import text
 from slurm_hadar.slurm import updates
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.traffic import Traffic
+from slurm_hadar.slurm.waiting_age import AgePriority
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint="yes")
@@ -225,6 +226,28 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with console.capture() as kept:
         console.print(text.explain(found))
     assert "Partition: v100,p100,k80 (asked for: gpu)" in kept.get()
+
+
+def test_an_explanation_says_that_a_move_costs_the_age_where_no_operator_restores_it(tmp_path):
+    """A user may not lower a Nice below 0."""
+    runs = running("1", {"k1": {"k80": 1}}, declaration=LIST)
+    waits = job("1", declaration=LIST, restarts=1)
+
+    def age(one, rights="user", weight=1000):
+        site = SITE.model_copy(update={"site": SITE.site.model_copy(update={"rights": rights})})
+        shown = replace(seen([one]), age=AgePriority(weight=weight, most_s=3600.0))
+        with closing(Store.open(tmp_path / "state")) as store:
+            slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
+            controller = Controller(site, slurm, store, RATES, 0)
+            controller.observe = lambda: shown
+            notes = explanation_of(controller, "1").notes
+        return [note.partition(" the age")[0] for note in notes if " the age that " in note]
+
+    assert age(runs) == ["A move takes away"]
+    assert age(waits) == ["Its requeue took away"]
+    assert age(replace(waits, restarts=0)) == []
+    assert age(runs, rights="operator") == age(runs, weight=0) == []
+    assert age(replace(runs, declaration=replace(LIST, checkpoint=""))) == []
 
 
 def test_an_explanation_names_no_place_that_the_job_was_moved_from_since(tmp_path):

@@ -7,6 +7,7 @@ from hand_made import CONFIG, NOW, config, job, node, nodes, ordinary, running, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.observed import (
     _left_alone,
     opted_in,
@@ -21,10 +22,12 @@ from slurm_hadar.controller.snapshot.pending_demand import (
     rank,
     unmanaged_jobs,
 )
+from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering, merge
 
 OPT_IN = config('[wrapper]\ndefault_types = "v100,k80"\n').model_copy(
@@ -42,6 +45,20 @@ def test_a_partition_opts_jobs_in_that_say_nothing_themselves():
     broken = ordinary(declaration_error="unknown key")
     assert not opted_in(broken, OPT_IN, broken.partitions).managed
     assert not opted_in(replace(ordinary(), state=JobState.FINISHED), OPT_IN, ("gpu",)).managed
+
+
+def test_the_constraint_of_a_job_that_its_partition_opts_in_is_its_owners():
+    """Neither hbatch nor a plugin wrote it for the site's default types."""
+    silent = opted_in(ordinary(features="ssd"), OPT_IN, ("gpu",))
+    want = resource_request(silent, Steering())
+    assert want.types == ("v100", "k80") and want.constraint == "ssd"
+    on_k80 = Placement({"k80": 1}, {"k1": {"k80": 1}})
+    sent = job_updates.fields(silent, want, on_k80, seen([silent]), OPT_IN)
+    assert "ssd" in sent["Features"] and "k80" in sent["Features"]
+    # As it was before an earlier placement, not as that left it.
+    ours = Steering(was={"Features": "ssd"})
+    moved = replace(silent, features="ssd&k80")
+    assert resource_request(moved, ours).constraint == "ssd"
 
 
 def test_a_job_of_another_user_is_nobody_of_ours_in_per_user_mode():

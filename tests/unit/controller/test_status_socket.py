@@ -285,7 +285,7 @@ def test_waiting_is_no_work_of_which_the_thread_rests(path):
 # -- what the controller publishes ---------------------------------------------------------------
 
 
-def published(tmp_path, private=(), jobs=None, site=None):
+def published(tmp_path, private=(), jobs=None, site=None, factor=2.5):
     site = site or config(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
     shown = seen(
         jobs
@@ -298,7 +298,13 @@ def published(tmp_path, private=(), jobs=None, site=None):
     view = look(shown, CONFIG)
     plan = dictate(view.view, {"1": {"v100": 1}, "2": {"k80": 1}})
     report = TickReport(
-        shown, view, plan, PlanDiff(()), True, private=frozenset(private), understated={OTHER: 2.5}
+        shown,
+        view,
+        plan,
+        PlanDiff(()),
+        True,
+        private=frozenset(private),
+        understated={OTHER: factor},
     )
     one = Published(site, 4242)
     one.publish(report)
@@ -321,6 +327,11 @@ def test_each_user_sees_their_own_and_the_operator_all(tmp_path):
     notes = said(one, OTHER, "explain", "2")["result"]["notes"]
     assert any("counts 2.5 times (declared work was off before)" in note for note in notes)
     assert said(one, OTHER, "doctor", "2")["result"]["id"] == "2"
+
+
+def test_a_factor_that_makes_no_difference_is_not_said(tmp_path):
+    notes = said(published(tmp_path, factor=1.03), OTHER, "explain", "2")["result"]["notes"]
+    assert notes and not any("times" in note for note in notes)
 
 
 def test_explain_shows_what_was_measured_since_its_last_answer_and_calls_no_type_unused(tmp_path):

@@ -103,6 +103,18 @@ def test_a_folder_that_cannot_be_written_is_reported(toml):
         write_wrapper_site(site, toml.parent / "gone" / "hadar.toml")
 
 
+def test_a_toml_that_is_written_again_as_it_was_leaves_it_current(toml):
+    """As a tool for the configuration of hosts does."""
+    text = toml.read_text()
+    path = write_wrapper_site(config.load(toml), toml)
+    os.utime(toml, ns=(1, 1))
+    assert not read_site(str(path), str(toml)).stale and is_current(config.load(toml), toml)
+    toml.write_text(text.replace("act", "observe"))
+    assert read_site(str(path), str(toml)).stale and not is_current(config.load(toml), toml)
+    toml.write_text(text + "# a remark\n")
+    assert read_site(str(path), str(toml)).stale and not is_current(config.load(toml), toml)
+
+
 def test_a_changed_toml_makes_it_stale(toml):
     written(toml)
     toml.write_text(toml.read_text() + "\n")

@@ -10,6 +10,7 @@ import pytest
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import JobArrays, NodeArrays, View
+from slurm_hadar.policies.ends import moves
 from slurm_hadar.policies.hadar import policy as hadar
 from slurm_hadar.testing import NOW, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.testing import check_plan as check
@@ -383,3 +384,10 @@ def test_the_state_is_plain() -> None:
     _, state = hadar.decide(view, {})
     assert isinstance(state["horizon_s"], float)
     assert place_of(view, hadar.decide(view, state)[0].placements["j0"]) == {(1, 1): 1}
+
+
+def test_a_move_names_no_factor_that_rounds_to_one() -> None:
+    jobs = replace(jobs_of([[[1.0]]]), end_known=np.array([False]))
+    unknown = view_of(nodes_of([[1]]), jobs, (1,), {})
+    assert moves(unknown, 0, 100.0, 104.0) == "; it moves"
+    assert moves(unknown, 0, 100.0, 150.0).endswith("expected to be 1.5 times as fast there")

@@ -262,7 +262,10 @@ def _hint(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
             fields.pop("Partition", None)
             same = ",".join(names) == job_updates.current(job, "Partition")
             stays = list_updates.would_change_places(job, steered, seen) and not hint.leaves
-            if hint.opened and list_updates.opens_a_free_gpu(job, names, seen):
+            if hint.opened:
+                stays = stays and not list_updates.opens_a_free_gpu(job, names, seen)
+            elif list_updates.gives_back(job, names, steered):
+                # Without it the job might wait far longer than it loses by its age.
                 stays = False
             if not (same or stays):
                 fields["Partition"] = ",".join(names)

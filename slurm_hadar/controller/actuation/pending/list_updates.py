@@ -39,6 +39,13 @@ def can_keep_age(job: Job, seen: Observed) -> bool:
     return seen.keeps_ages and own and not job.array_tasks
 
 
+def gives_back(job: Job, names: Collection[str], steered: Steering) -> bool:
+    """Whether the job's list is ours and lacks one of these partitions, in which its owner lets it
+    start: they were left out while they started no jobs."""
+    ours = steered.wrote.get("Partition") == ",".join(job.partitions)
+    return ours and "Partition" in steered.was and not {*names} <= {*job.partitions}
+
+
 def opens_a_free_gpu(job: Job, names: Collection[str], seen: Observed) -> bool:
     """Whether a list of these partitions adds one with a free GPU, on which the job may start at
     once: none behind it that could have that one has taken it."""
