@@ -27,6 +27,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
@@ -73,18 +74,42 @@ SORTS: dict[str, Callable[[StatusRow], Any]] = {
 }
 
 
-UserFilter = Annotated[
-    str, typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all.")
-]
-AccountFilter = Annotated[str, typer.Option(help="Jobs of these accounts.")]
-StateFilter = Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")]
-TypeFilter = Annotated[
-    str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
-]
-SortOption = Annotated[
-    str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
-]
-"""What ``hadar top`` takes too."""
+@dataclass(frozen=True)
+class FilterOptions:
+    """What ``hadar status`` and ``hadar top`` both take."""
+
+    config: ConfigOption = None
+    user: Annotated[
+        str,
+        typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all."),
+    ] = ""
+    account: Annotated[str, typer.Option(help="Jobs of these accounts.")] = ""
+    state: Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")] = ""
+    gpu_type: Annotated[
+        str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
+    ] = ""
+    sort: Annotated[
+        str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
+    ] = "job"
+
+    def choice(self) -> "Choice":
+        """The jobs and their order. Raises UsageError."""
+        return choice(self.user, self.account, self.state, self.gpu_type, self.sort)
+
+
+@dataclass(frozen=True)
+class StatusOptions(FilterOptions):
+    """What the caller of ``hadar status`` typed."""
+
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these jobs, arrays or tasks.", metavar="[JOB]..."),
+    ] = None
+    watch: Annotated[
+        float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
+    ] = None
+    why: Annotated[bool, typer.Option("--why", help="The whole reason, below each job.")] = False
+    as_json: JsonOption = False
 
 
 def add_to(app: typer.Typer) -> None:
@@ -93,32 +118,16 @@ def add_to(app: typer.Typer) -> None:
     app.command()(explain)
 
 
-def status(
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only these jobs, arrays or tasks.", metavar="[JOB]..."),
-    ] = None,
-    config: ConfigOption = None,
-    user: UserFilter = "",
-    account: AccountFilter = "",
-    state: StateFilter = "",
-    gpu_type: TypeFilter = "",
-    sort: SortOption = "job",
-    watch: Annotated[
-        float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
-    ] = None,
-    why: Annotated[bool, typer.Option("--why", help="The whole reason, below each job.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@takes(StatusOptions)
+def status(options: StatusOptions) -> None:
     """The cluster in figures, and the managed jobs: where they are, how far, and why.
 
     An operator sees all jobs, a user their own; --user shows others' as far as Slurm does.
     """
-    site = load_to_ask(config)
-    chosen = choice(user, account, state, gpu_type, sort)
-    chosen = replace(chosen, jobs=[checked_id(job) for job in jobs or ()])
+    site, watch = load_to_ask(options.config), options.watch
+    chosen = replace(options.choice(), jobs=[checked_id(job) for job in options.jobs or ()])
     if watch is not None:
-        if as_json:
+        if options.as_json:
             raise UsageError("--watch shows it on a terminal; leave out --json")
         if not _SHORTEST_WATCH_S <= watch <= _LONGEST_WATCH_S:
             raise UsageError(
@@ -128,20 +137,20 @@ def status(
             strict = True
             while True:
                 shown = chosen_overview(site, chosen, live=True, strict=strict)
-                _show(shown, why, chosen.why_none(shown, own_name(site)), again=True)
+                _show(shown, options.why, chosen.why_none(shown, own_name(site)), again=True)
                 strict = False
                 time.sleep(watch)
         return
     try:
         found = chosen_overview(site, chosen, strict=True)
     except SlurmError:
-        if not as_json:
+        if not options.as_json:
             _print(text.console(), report.controller_summary(controller_of(site), time.time()))
         raise
-    if as_json:
+    if options.as_json:
         print_json("status", asdict(found))
     else:
-        _show(found, why, chosen.why_none(found, own_name(site)))
+        _show(found, options.why, chosen.why_none(found, own_name(site)))
 
 
 def explain(
