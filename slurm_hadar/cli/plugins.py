@@ -56,15 +56,14 @@ class InstallOptions:
 @takes(InstallOptions)
 def install(options: InstallOptions) -> None:
     """Show the lines to add to Slurm's files, or add them. Keeps a copy of each file."""
-    from slurm_hadar.plugins import installed
-    from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned
+    from slurm_hadar.plugins.install import PLUGINS, InstallRequest, note_installation, planned
 
     wanted = tuple(options.plugin or PLUGINS)
     if unknown := set(wanted) - set(PLUGINS):
         raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
     wish = InstallRequest(wanted, options.untype, options.include, options.plugin_dir)
     plan = planned(options.slurm_conf, load(options.config), wish)
-    if options.apply and (unknown_to := installed.note(options.slurm_conf)):
+    if options.apply and (unknown_to := note_installation(options.slurm_conf)):
         plan.by_hand.append(unknown_to)
     _carry_out("plugins install", plan, options.apply, options.as_json)
 
