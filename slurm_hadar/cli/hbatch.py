@@ -122,7 +122,7 @@ def _decide(submit: Submit) -> SubmitOutcome:
         return SubmitOutcome()
     if submit.line.ours:
         # Before the script is read: a word without its value has taken the script's place.
-        _said(submit.line.ours)
+        _with_options(submit.line.ours)
     why = submit.read()
     if submit.header.refused:
         return SubmitOutcome()
@@ -176,16 +176,16 @@ def _refuse_impossible(submit: Submit, outcome: SubmitOutcome) -> None:
 def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     """What its owner can hardly mean as it stands."""
     declared = _declared(submit, outcome)
-    found: list[str] = []
+    doubts: list[str] = []
     if declared is not None:
         from slurm_hadar.cli.submit_doubts import doubts_of
 
-        found += doubts_of(submit, declared)
+        doubts += doubts_of(submit, declared)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
         from slurm_hadar.cli.declaration_warnings import lookalikes
 
-        found += lookalikes(submit.body, submit.name)
-    return found
+        doubts += lookalikes(submit.body, submit.name)
+    return doubts
 
 
 def _nearly_hadar(body: bytes) -> bool:
@@ -212,8 +212,8 @@ def _declaration(submit: Submit) -> Declaration | None:
         text = submit.body.decode(errors="replace")
         for word, where in script_arguments(text, submit.name):
             result = parse([word], where, result)
-    result = _said(submit.in_script, result, f" in {submit.name}")
-    result = _said(submit.line.ours, result)
+    result = _with_options(submit.in_script, result, f" in {submit.name}")
+    result = _with_options(submit.line.ours, result)
     if not submit.declares and site:
         from slurm_hadar.cli.additions import gpu_request
 
@@ -225,15 +225,15 @@ def _declaration(submit: Submit) -> Declaration | None:
     return result
 
 
-def _said(
-    words: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
+def _with_options(
+    options: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
 ) -> Declaration:
     """``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
     _load_when_used("inspect")
     from slurm_hadar.domain.declaration import Declaration, parse
 
     result = base or Declaration()
-    for key, value in words:
+    for key, value in options:
         text = "yes" if key == "off" and value is None else value or ""
         result = parse([f"{key}={text}"], f"--hadar-{key}{where}", result)
     return result
@@ -339,21 +339,21 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         why = text if outside else ""
         more += [text] if text and not outside else []
     if why:
-        said = "the job is not managed"
+        state = "the job is not managed"
         more.insert(0, why)
     elif added is None or outcome.declaration is None:
         return ""
     else:
-        said = "the job is managed"
+        state = "the job is managed"
         if submit.site and not _exchange_query(submit, submit.site).has_active_controller():
-            said = "the job will be managed"
+            state = "the job will be managed"
             more.append("no controller is acting now, and until one does it is an ordinary job")
         if any("not steered" in doubt for doubt in outcome.doubts):
             # A line above says why.
-            said += ", but not steered"
+            state += ", but not steered"
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     details = "; for details: hbatch --hadar-plan" if len(plain) < len(more) else ""
-    return (f"{said}: {'; '.join(plain)}" if plain else said) + details
+    return (f"{state}: {'; '.join(plain)}" if plain else state) + details
 
 
 def _say(text: str) -> None:

@@ -160,13 +160,13 @@ def explain(
 ) -> None:
     """All that is known and was decided about one job, for its owner and the operator."""
     checked_id(job)
-    found = explanation(load_to_ask(config), job)
+    result = explanation(load_to_ask(config), job)
     if as_json:
-        print_json("explain", job_explanation.plain(found))
+        print_json("explain", job_explanation.plain(result))
     else:
-        for line in text.age_line(found.as_of_s, time.time()):
+        for line in text.age_line(result.as_of_s, time.time()):
             text.console().print(line)
-        text.console().print(text.explain(found))
+        text.console().print(text.explain(result))
 
 
 def explanation(site: Config, job: str) -> Explanation:
@@ -206,10 +206,10 @@ def answered(
 ) -> _T | None:
     """What the controller of this host answers of a job, and what its user reads without it; None
     for another user where none answers. Raises HadarError where it refuses."""
-    ours, answer = is_controllers_user(site), None
-    if not ours or site.ignored:
+    as_controllers_user, answer = is_controllers_user(site), None
+    if not as_controllers_user or site.ignored:
         answer = asked(site, command, kind, job)
-    if answer is None and ours:
+    if answer is None and as_controllers_user:
         with reader_of(site) as controller:
             return read(controller, job)
     return answer
@@ -253,7 +253,7 @@ class Choice:
     def of(self, rows: Sequence[StatusRow], own: str) -> list[StatusRow]:
         """``own``: the caller's name, whose jobs are shown without ``--user``."""
         users = self.users or ((own,) if own and not self.jobs else ())
-        found = [
+        chosen = [
             row
             for row in rows
             if (not users or ALL in users or row.user in users)
@@ -262,12 +262,12 @@ class Choice:
             and (not self.types or not {*row.here, *row.planned}.isdisjoint(self.types))
             and (not self.jobs or not row.names.isdisjoint(self.jobs))
         ]
-        return sorted(found, key=SORTS[self.sort], reverse=self.reverse)
+        return sorted(chosen, key=SORTS[self.sort], reverse=self.reverse)
 
-    def why_none(self, found: Overview, own: str) -> str:
-        """What to print where no job is left to show beside those that ``found`` counts; ``own`` as
+    def why_none(self, data: Overview, own: str) -> str:
+        """What to print where no job is left to show beside those that ``data`` counts; ``own`` as
         in :meth:`of`."""
-        if not found.managed:
+        if not data.managed:
             return report.NO_JOBS
         if own and not (self.users or self.accounts or self.states or self.types or self.jobs):
             return (
@@ -276,9 +276,9 @@ class Choice:
             )
         return "No managed jobs to show: none of those counted above is as asked for."
 
-    def require_known(self, found: Overview, site: Config) -> None:
+    def require_known(self, data: Overview, site: Config) -> None:
         """Raises HadarError for a job, GPU type, user or account that is not there."""
-        rows = found.rows
+        rows = data.rows
         for job in self.jobs:
             if not any(job in row.names for row in rows):
                 raise HadarError(
@@ -286,7 +286,7 @@ class Choice:
                     "of Slurm"
                 )
         # Under PrivateData=nodes a user sees no node.
-        kinds = {use.gpu_type for use in found.gpus} or set(site.gpu_types)
+        kinds = {use.gpu_type for use in data.gpus} or set(site.gpu_types)
         for kind in self.types:
             if kinds and kind not in kinds:
                 raise HadarError(
@@ -323,10 +323,10 @@ def chosen_overview(
 ) -> Overview:
     """``live``: asked for again and again, so of the controller rather than of Slurm. ``strict``:
     raises HadarError for a job, type, user or account that is unknown."""
-    found = overview_of(site, live)
+    data = overview_of(site, live)
     if strict:
-        chosen.require_known(found, site)
-    return replace(found, rows=chosen.of(found.rows, own_name(site)))
+        chosen.require_known(data, site)
+    return replace(data, rows=chosen.of(data.rows, own_name(site)))
 
 
 def own_name(site: Config) -> str:
@@ -336,18 +336,18 @@ def own_name(site: Config) -> str:
 
 def overview_of(site: Config, live: bool) -> Overview:
     """All that the caller may see; see :func:`chosen_overview`."""
-    ours = is_controllers_user(site)
-    found = None
+    as_controllers_user = is_controllers_user(site)
+    data = None
     # A running controller knows the configuration that holds.
-    if not ours or live or site.ignored:
-        found = asked(site, "status", Overview)
-    if found is None and ours:
-        found = _own(site)
-    elif found is None:
+    if not as_controllers_user or live or site.ignored:
+        data = asked(site, "status", Overview)
+    if data is None and as_controllers_user:
+        data = _own(site)
+    elif data is None:
         widen_own(site)
-        found = without_controller.status(site, cluster_of(site), time.time())
-        found = replace(found, root_asks_as=root_asks_as(site))
-    return replace(found, controller=replace(controller_of(site), fault=found.controller.fault))
+        data = without_controller.status(site, cluster_of(site), time.time())
+        data = replace(data, root_asks_as=root_asks_as(site))
+    return replace(data, controller=replace(controller_of(site), fault=data.controller.fault))
 
 
 def _own(site: Config) -> Overview:
@@ -398,13 +398,13 @@ def _fault(site: Config) -> str:
     return str(answer.get("fault", "")) if isinstance(answer, dict) else ""
 
 
-def _show(found: Overview, why: bool, none: str, again: bool = False) -> None:
+def _show(data: Overview, why: bool, none: str, again: bool = False) -> None:
     """``none``: see :meth:`Choice.why_none`."""
     console = text.console()
     terminal = sys.stdout.isatty()
     width = console.width if terminal else None
-    lines = report.summary(found, time.time())
-    lines += [Text(""), *report.table(found.rows, width, why, none)]
+    lines = report.summary(data, time.time())
+    lines += [Text(""), *report.table(data.rows, width, why, none)]
     if terminal and again:
         # No more than the screen has, so that the summary stays in sight.
         console.clear()
@@ -424,13 +424,13 @@ def _print(console: Any, lines: Sequence[Text]) -> None:
 
 def _paged(shown: str) -> bool:
     """Show it through the user's pager; False where there is none."""
-    words = shlex.split(os.environ.get("PAGER") or "less")
-    if not words or words == ["cat"]:
+    argv = shlex.split(os.environ.get("PAGER") or "less")
+    if not argv or argv == ["cat"]:
         return False
     # As git does: colours pass, and what fits on the screen is left there.
     env = {"LESS": "FRX", **os.environ}
     try:
-        subprocess.run(words, input=shown.encode(), env=env, check=False)
+        subprocess.run(argv, input=shown.encode(), env=env, check=False)
     except OSError:
         return False
     return True

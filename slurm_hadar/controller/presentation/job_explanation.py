@@ -206,9 +206,9 @@ def ensure_managed(job: Job) -> None:
         raise UsageError(f"job {job.id} is not managed: {why}")
 
 
-def plain(found: StatusRow | Explanation) -> dict[str, object]:
+def plain(result: StatusRow | Explanation) -> dict[str, object]:
     """A row or a job report as plain data."""
-    return asdict(found)
+    return asdict(result)
 
 
 def row_of(
