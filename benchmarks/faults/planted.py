@@ -37,15 +37,15 @@ def _requeue_once_more(acts: Acts) -> None:
 
 def _hold(acts: Acts) -> None:
     """What is found in the middle of a move is held, to be released by a later tick."""
-    send_on = moves._send_on
+    release = moves._release
 
     def held(context: apply.ActionContext, moved: Any, now: float) -> Any:
         for _, job in moved:
             acts()
             context.cluster.hold(job.id)
-        return send_on(context, moved, now)
+        return release(context, moved, now)
 
-    _put(moves, _send_on=held)
+    _put(moves, _release=held)
 
 
 def _swapped_plans(acts: Acts) -> None:

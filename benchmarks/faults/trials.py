@@ -49,7 +49,7 @@ def planted(plant: str, points: Sequence[Touch]) -> list[Case]:
 
 def has_moved(found: Found) -> bool:
     """Whether a move came to its end, and not all of its jobs to theirs before."""
-    return any(touch.place.endswith("moves.py _send_on") for touch in found.touches)
+    return any(touch.place.endswith("moves.py _release") for touch in found.touches)
 
 
 def is_sent(touch: Touch) -> bool:

@@ -329,11 +329,11 @@ def _usable(
     return known
 
 
-def _large_enough(result: Additions, known: list[str], memory: int, site: WrapperSite) -> list[str]:
-    large = [name for name in known if site.memory_mb[name] >= memory]
-    unknown = [name for name in known if not site.memory_mb[name]]
+def _large_enough(result: Additions, names: list[str], memory: int, site: WrapperSite) -> list[str]:
+    large = [name for name in names if site.memory_mb[name] >= memory]
+    unknown = [name for name in names if not site.memory_mb[name]]
     if not large and not unknown:
-        best = max(site.memory_mb[name] for name in known)
+        best = max(site.memory_mb[name] for name in names)
         raise UsageError(
             f"gpu_mem={memory}M is declared, and the largest GPU that may be used has {best}M"
         )

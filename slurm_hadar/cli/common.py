@@ -37,13 +37,13 @@ def load(path: Path | None, needed: Collection[str] | None = None) -> Config:
 
     ``needed``: tables in which a mistake is an error; None: all. One in another table is reported.
     """
-    found = path or configuration.find()
-    config = configuration.load_believed(found, needed)
+    file = path or configuration.find()
+    config = configuration.load_believed(file, needed)
     for note in config.notes:
-        print(f"hadar: {found}: {note}", file=sys.stderr)
+        print(f"hadar: {file}: {note}", file=sys.stderr)
     for mistake in config.ignored:
-        said = f"{mistake}; this command takes the defaults of that table; correct the file"
-        print(f"hadar: {found}: {said}", file=sys.stderr)
+        message = f"{mistake}; this command takes the defaults of that table; correct the file"
+        print(f"hadar: {file}: {message}", file=sys.stderr)
     return config
 
 
@@ -108,10 +108,10 @@ def _opened(config: Config, repair: bool) -> Iterator["Controller"]:
 
 def _writable(folder: Path) -> None:
     try:
-        ours = folder.stat().st_uid == os.getuid()
+        is_own = folder.stat().st_uid == os.getuid()
     except OSError:
         return
-    if ours and not os.access(folder, os.W_OK | os.X_OK):
+    if is_own and not os.access(folder, os.W_OK | os.X_OK):
         cause = place_cause(folder) or f"run: chmod 700 {folder}"
         raise HadarError(f"state folder {folder} cannot be written: {cause}")
 

@@ -17,10 +17,10 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from slurm_hadar.cli.submit_prices import Today
+    from slurm_hadar.cli.submit_prices import ExchangeQuery, Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
     from slurm_hadar.domain.declaration import Declaration
 
@@ -122,7 +122,7 @@ def _decide(submit: Submit) -> SubmitOutcome:
         return SubmitOutcome()
     if submit.line.ours:
         # Before the script is read: a word without its value has taken the script's place.
-        _said(submit.line.ours)
+        _with_options(submit.line.ours)
     why = submit.read()
     if submit.header.refused:
         return SubmitOutcome()
@@ -133,10 +133,7 @@ def _decide(submit: Submit) -> SubmitOutcome:
         named = submit.held.get("partition")
         if site.may_list(site.default_partition if named is None else named):
             # The answer comes while the declaration is read.
-            try:
-                submit.answer = _ask(site)
-            except OSError:
-                submit.answer = None  # the one that needs it asks again, and says so
+            _exchange_query(submit, site).begin()
     try:
         declaration = _declaration(submit)
         return SubmitOutcome() if declaration is None else _additions(submit, declaration)
@@ -179,16 +176,16 @@ def _refuse_impossible(submit: Submit, outcome: SubmitOutcome) -> None:
 def _doubts(submit: Submit, outcome: SubmitOutcome) -> list[str]:
     """What its owner can hardly mean as it stands."""
     declared = _declared(submit, outcome)
-    found: list[str] = []
+    doubts: list[str] = []
     if declared is not None:
         from slurm_hadar.cli.submit_doubts import doubts_of
 
-        found += doubts_of(submit, declared)
+        doubts += doubts_of(submit, declared)
     if b"hadar" in submit.body.lower() or _nearly_hadar(submit.body):
         from slurm_hadar.cli.declaration_warnings import lookalikes
 
-        found += lookalikes(submit.body, submit.name)
-    return found
+        doubts += lookalikes(submit.body, submit.name)
+    return doubts
 
 
 def _nearly_hadar(body: bytes) -> bool:
@@ -215,8 +212,8 @@ def _declaration(submit: Submit) -> Declaration | None:
         text = submit.body.decode(errors="replace")
         for word, where in script_arguments(text, submit.name):
             result = parse([word], where, result)
-    result = _said(submit.in_script, result, f" in {submit.name}")
-    result = _said(submit.line.ours, result)
+    result = _with_options(submit.in_script, result, f" in {submit.name}")
+    result = _with_options(submit.line.ours, result)
     if not submit.declares and site:
         from slurm_hadar.cli.additions import gpu_request
 
@@ -228,15 +225,15 @@ def _declaration(submit: Submit) -> Declaration | None:
     return result
 
 
-def _said(
-    words: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
+def _with_options(
+    options: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
 ) -> Declaration:
     """``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
     _load_when_used("inspect")
     from slurm_hadar.domain.declaration import Declaration, parse
 
     result = base or Declaration()
-    for key, value in words:
+    for key, value in options:
         text = "yes" if key == "off" and value is None else value or ""
         result = parse([f"{key}={text}"], f"--hadar-{key}{where}", result)
     return result
@@ -265,14 +262,28 @@ def _additions(submit: Submit, declaration: Declaration) -> SubmitOutcome:
     from slurm_hadar.cli.additions import add, gpus_not_asked_for
 
     site, held = submit.site, submit.held
+
+    def prices() -> Today | None:
+        if site is None:
+            return None
+        return _exchange_query(submit, site).today(bool(declaration.checkpoint), _say)
+
     clusters = held.get("clusters")
     if clusters and not (site and clusters == site.cluster):
         more = gpus_not_asked_for(declaration, held)
         return SubmitOutcome(f"it may go to another cluster{more}")
-    added = add(declaration, held, site, lambda: _today(submit, bool(declaration.checkpoint)))
+    added = add(declaration, held, site, prices)
     if isinstance(added, str):
         return SubmitOutcome(added + gpus_not_asked_for(declaration, held))
     return SubmitOutcome(added=added, declaration=declaration)
+
+
+def _exchange_query(submit: Submit, site: WrapperSite) -> ExchangeQuery:
+    if submit.exchange is None:
+        from slurm_hadar.cli.submit_prices import ExchangeQuery
+
+        submit.exchange = ExchangeQuery(site)
+    return submit.exchange
 
 
 def _prepare(submit: Submit, declaration: Declaration) -> None:
@@ -328,77 +339,21 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         why = text if outside else ""
         more += [text] if text and not outside else []
     if why:
-        said = "the job is not managed"
+        state = "the job is not managed"
         more.insert(0, why)
     elif added is None or outcome.declaration is None:
         return ""
     else:
-        said = "the job is managed"
-        if submit.site is not None and not _acts(submit, submit.site):
-            said = "the job will be managed"
+        state = "the job is managed"
+        if submit.site and not _exchange_query(submit, submit.site).has_active_controller():
+            state = "the job will be managed"
             more.append("no controller is acting now, and until one does it is an ordinary job")
         if any("not steered" in doubt for doubt in outcome.doubts):
             # A line above says why.
-            said += ", but not steered"
+            state += ", but not steered"
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]
     details = "; for details: hbatch --hadar-plan" if len(plain) < len(more) else ""
-    return (f"{said}: {'; '.join(plain)}" if plain else said) + details
-
-
-def _today(submit: Submit, moves: bool) -> Today | None:
-    """What is known of GPU types; None where no controller acts that wants one more list of
-    partitions, or the exchange folder does not answer. Notes whether one acts."""
-    site = submit.site
-    if site is None:
-        return None
-    import json
-
-    from slurm_hadar.cli.submit_prices import today
-    from slurm_hadar.folder_probe import Unanswered
-
-    try:
-        said = _folder_says(submit, site)
-    except Unanswered as error:
-        _say(f"{site.exchange_dir}: {error.strerror}; the job is submitted without it")
-        return None
-    except OSError:
-        return None
-    submit.acts = bool(said)
-    return None if said in (b"", b"acts") else today(json.loads(said), moves)
-
-
-def _acts(submit: Submit, site: WrapperSite) -> bool:
-    """Whether a controller acts; yes where the exchange folder does not answer."""
-    if submit.acts is not None:
-        return submit.acts
-    try:
-        return bool(_folder_says(submit, site))
-    except OSError:
-        return True
-
-
-def _folder_says(submit: Submit, site: WrapperSite) -> bytes:
-    """What the exchange folder says, see :func:`_ask`. Raises OSError."""
-    answer, submit.answer = submit.answer or _ask(site), None
-    return answer()
-
-
-def _ask(site: WrapperSite) -> Callable[[], bytes]:
-    """Begin to ask the exchange folder: the JSON of today's prices; ``acts`` where a controller
-    acts that wants no list of partitions, nothing where none acts. Raises OSError."""
-    import json
-    import time
-
-    from slurm_hadar.cli.wrapper_site import controller_is_active, fresh_file, takes_lists
-    from slurm_hadar.folder_probe import ask
-
-    def look() -> bytes:
-        now = time.time()
-        if not takes_lists(site, now):
-            return b"acts" if controller_is_active(site, now) else b""
-        return json.dumps(fresh_file(site, "prices.json", now)).encode()
-
-    return ask(site.exchange_dir, look)
+    return (f"{state}: {'; '.join(plain)}" if plain else state) + details
 
 
 def _say(text: str) -> None:

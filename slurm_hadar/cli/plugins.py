@@ -1,11 +1,13 @@
 """The admin's commands for what Slurm itself loads."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,37 +30,42 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(plugins, name="plugins")
 
 
-def install(
-    slurm_conf: ConfFile,
-    apply: Apply = False,
+@dataclass(frozen=True)
+class InstallOptions:
+    """What the caller of ``hadar plugins install`` typed."""
+
+    slurm_conf: ConfFile
+    apply: Apply = False
     plugin: Annotated[
         list[str] | None,
         typer.Option(
             help="One of job-submit, cli-filter, spank, gpu-sampling, "
             "task-prolog; repeatable. Default: all."
         ),
-    ] = None,
+    ] = None
     untype: Annotated[
         bool,
         typer.Option("--untype", help="Request a GPU type by its feature, so that a job can move."),
-    ] = False,
-    include: Annotated[Path | None, typer.Option(help="Folder that holds slurm/spank.h.")] = None,
-    plugin_dir: Annotated[Path | None, typer.Option(help="Folder of Slurm's own plugins.")] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the lines to add to Slurm's files, or add them. Keeps a copy of each file."""
-    from slurm_hadar.plugins import installed
-    from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned
+    ] = False
+    include: Annotated[Path | None, typer.Option(help="Folder that holds slurm/spank.h.")] = None
+    plugin_dir: Annotated[Path | None, typer.Option(help="Folder of Slurm's own plugins.")] = None
+    config: ConfigOption = None
+    as_json: JsonOption = False
 
-    wanted = tuple(plugin or PLUGINS)
+
+@takes(InstallOptions)
+def install(options: InstallOptions) -> None:
+    """Show the lines to add to Slurm's files, or add them. Keeps a copy of each file."""
+    from slurm_hadar.plugins.install import PLUGINS, InstallRequest, note_installation, planned
+
+    wanted = tuple(options.plugin or PLUGINS)
     if unknown := set(wanted) - set(PLUGINS):
         raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
-    wish = InstallRequest(wanted, untype, include, plugin_dir)
-    plan = planned(slurm_conf, load(config), wish)
-    if apply and (unknown_to := installed.note(slurm_conf)):
+    wish = InstallRequest(wanted, options.untype, options.include, options.plugin_dir)
+    plan = planned(options.slurm_conf, load(options.config), wish)
+    if options.apply and (unknown_to := note_installation(options.slurm_conf)):
         plan.by_hand.append(unknown_to)
-    _carry_out("plugins install", plan, apply, as_json)
+    _carry_out("plugins install", plan, options.apply, options.as_json)
 
 
 def remove(slurm_conf: ConfFile, apply: Apply = False, as_json: JsonOption = False) -> None:

@@ -1,5 +1,6 @@
 """``hadar simulate idle`` and ``idle-trace``: trainers on recorded or generated idle nodes."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 from rich.table import Table
 
 from slurm_hadar.cli.common import JsonOption, print_json
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.idle import page
@@ -23,62 +25,70 @@ def add_to(group: typer.Typer) -> None:
     group.command("idle-trace")(idle_trace)
 
 
-def idle(
+@dataclass(frozen=True)
+class IdleOptions:
+    """What the caller of ``hadar simulate idle`` typed."""
+
     fragments: Annotated[
         Path, typer.Argument(help="CSV[.gz]: node, idle_start_s, idle_end_s, censored.")
-    ],
-    trainers: Annotated[Path, typer.Option(help="JSON of the trainers.")],
-    tfwd: Annotated[
-        float, typer.Option(min=1.0, max=1e6, help="Look-ahead of a decision, s.")
-    ] = 120.0,
+    ]
+    trainers: Annotated[Path, typer.Option(help="JSON of the trainers.")]
+    tfwd: Annotated[float, typer.Option(min=1.0, max=1e6, help="Look-ahead of a decision, s.")] = (
+        120.0
+    )
     policy: Annotated[
         list[str] | None,
         typer.Option(help="bftrainer, bftrainer_plain or equal_share; repeatable."),
-    ] = None,
+    ] = None
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Number of nodes, the first by name.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Only this one of the file's trainers.")] = "",
+    ] = None
+    model: Annotated[str, typer.Option(help="Only this one of the file's trainers.")] = ""
     copies: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Number of each trainer.")
-    ] = None,
+    ] = None
     at_once: Annotated[
         int | None, typer.Option(min=1, help="Most trainers with nodes at a time.")
-    ] = None,
+    ] = None
     charge: Annotated[
         str, typer.Option(help="What a growth costs: paper (rate before it), strict (after it).")
-    ] = "paper",
-    cap: Annotated[
-        int | None, typer.Option(min=1, help="Most nodes of all trainers together.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = "paper"
+    cap: Annotated[int | None, typer.Option(min=1, help="Most nodes of all trainers together.")] = (
+        None
+    )
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None
+    as_json: JsonOption = False
+
+
+@takes(IdleOptions)
+def idle(options: IdleOptions) -> None:
     """Replay idle nodes: the work done of the work possible."""
-    names = tuple(dict.fromkeys(policy or ["bftrainer"]))
+    names = tuple(dict.fromkeys(options.policy or ["bftrainer"]))
     for name in names:
         policy_of(name)
-    charges(charge)
-    if report and (report.is_dir() or not report.parent.is_dir()):
-        raise UsageError(f"{report} cannot be written; is its folder there?")
-    work = read_trainers(trainers, model, copies, at_once)
-    seen = read_fragments(fragments)
-    if nodes is not None:
-        if nodes > len(seen.names):
-            raise UsageError(f"{fragments.name} has {len(seen.names)} nodes, not {nodes}")
-        seen = seen.first(nodes)
-    done = [replay(seen, work, name, tfwd, charge, cap) for name in names]
+    charges(options.charge)
+    if options.report and (options.report.is_dir() or not options.report.parent.is_dir()):
+        raise UsageError(f"{options.report} cannot be written; is its folder there?")
+    work = read_trainers(options.trainers, options.model, options.copies, options.at_once)
+    seen = read_fragments(options.fragments)
+    if options.nodes is not None:
+        if options.nodes > len(seen.names):
+            raise UsageError(
+                f"{options.fragments.name} has {len(seen.names)} nodes, not {options.nodes}"
+            )
+        seen = seen.first(options.nodes)
+    done = [replay(seen, work, name, options.tfwd, options.charge, options.cap) for name in names]
     title = (
         f"{len(work.work):,} trainers, {work.at_once} at once, on the idle time of "
-        f"{len(seen.names):,} nodes ({charge} charge)"
+        f"{len(seen.names):,} nodes ({options.charge} charge)"
     )
-    if report:
+    if options.report:
         try:
-            report.write_text(page(done, title))
+            options.report.write_text(page(done, title))
         except OSError as error:
-            raise UsageError(f"{report} cannot be written: {error}") from None
-    if as_json:
-        print_json("simulate idle", [one.summary() | {"charge": charge} for one in done])
+            raise UsageError(f"{options.report} cannot be written: {error}") from None
+    if options.as_json:
+        print_json("simulate idle", [one.summary() | {"charge": options.charge} for one in done])
     else:
         console().print(_table(done))
 

@@ -27,6 +27,7 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
@@ -73,18 +74,42 @@ SORTS: dict[str, Callable[[StatusRow], Any]] = {
 }
 
 
-UserFilter = Annotated[
-    str, typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all.")
-]
-AccountFilter = Annotated[str, typer.Option(help="Jobs of these accounts.")]
-StateFilter = Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")]
-TypeFilter = Annotated[
-    str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
-]
-SortOption = Annotated[
-    str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
-]
-"""What ``hadar top`` takes too."""
+@dataclass(frozen=True)
+class FilterOptions:
+    """What ``hadar status`` and ``hadar top`` both take."""
+
+    config: ConfigOption = None
+    user: Annotated[
+        str,
+        typer.Option(help="Jobs of these users, or all; default: one's own, an operator's all."),
+    ] = ""
+    account: Annotated[str, typer.Option(help="Jobs of these accounts.")] = ""
+    state: Annotated[str, typer.Option(help="Jobs in these states, such as PD,RUNNING.")] = ""
+    gpu_type: Annotated[
+        str, typer.Option("--type", help="Jobs on these GPU types, or planned there.")
+    ] = ""
+    sort: Annotated[
+        str, typer.Option(help=f"Order: {', '.join(SORTS)}; with - before it the largest first.")
+    ] = "job"
+
+    def choice(self) -> "Choice":
+        """The jobs and their order. Raises UsageError."""
+        return choice(self.user, self.account, self.state, self.gpu_type, self.sort)
+
+
+@dataclass(frozen=True)
+class StatusOptions(FilterOptions):
+    """What the caller of ``hadar status`` typed."""
+
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these jobs, arrays or tasks.", metavar="[JOB]..."),
+    ] = None
+    watch: Annotated[
+        float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
+    ] = None
+    why: Annotated[bool, typer.Option("--why", help="The whole reason, below each job.")] = False
+    as_json: JsonOption = False
 
 
 def add_to(app: typer.Typer) -> None:
@@ -93,32 +118,16 @@ def add_to(app: typer.Typer) -> None:
     app.command()(explain)
 
 
-def status(
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only these jobs, arrays or tasks.", metavar="[JOB]..."),
-    ] = None,
-    config: ConfigOption = None,
-    user: UserFilter = "",
-    account: AccountFilter = "",
-    state: StateFilter = "",
-    gpu_type: TypeFilter = "",
-    sort: SortOption = "job",
-    watch: Annotated[
-        float | None, typer.Option(help="Show it again every so many seconds, until Ctrl-C.")
-    ] = None,
-    why: Annotated[bool, typer.Option("--why", help="The whole reason, below each job.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@takes(StatusOptions)
+def status(options: StatusOptions) -> None:
     """The cluster in figures, and the managed jobs: where they are, how far, and why.
 
     An operator sees all jobs, a user their own; --user shows others' as far as Slurm does.
     """
-    site = load_to_ask(config)
-    chosen = choice(user, account, state, gpu_type, sort)
-    chosen = replace(chosen, jobs=[checked_id(job) for job in jobs or ()])
+    site, watch = load_to_ask(options.config), options.watch
+    chosen = replace(options.choice(), jobs=[checked_id(job) for job in options.jobs or ()])
     if watch is not None:
-        if as_json:
+        if options.as_json:
             raise UsageError("--watch shows it on a terminal; leave out --json")
         if not _SHORTEST_WATCH_S <= watch <= _LONGEST_WATCH_S:
             raise UsageError(
@@ -128,20 +137,20 @@ def status(
             strict = True
             while True:
                 shown = chosen_overview(site, chosen, live=True, strict=strict)
-                _show(shown, why, chosen.why_none(shown, own_name(site)), again=True)
+                _show(shown, options.why, chosen.why_none(shown, own_name(site)), again=True)
                 strict = False
                 time.sleep(watch)
         return
     try:
         found = chosen_overview(site, chosen, strict=True)
     except SlurmError:
-        if not as_json:
+        if not options.as_json:
             _print(text.console(), report.controller_summary(controller_of(site), time.time()))
         raise
-    if as_json:
+    if options.as_json:
         print_json("status", asdict(found))
     else:
-        _show(found, why, chosen.why_none(found, own_name(site)))
+        _show(found, options.why, chosen.why_none(found, own_name(site)))
 
 
 def explain(
@@ -151,13 +160,13 @@ def explain(
 ) -> None:
     """All that is known and was decided about one job, for its owner and the operator."""
     checked_id(job)
-    found = explanation(load_to_ask(config), job)
+    result = explanation(load_to_ask(config), job)
     if as_json:
-        print_json("explain", job_explanation.plain(found))
+        print_json("explain", job_explanation.plain(result))
     else:
-        for line in text.age_line(found.as_of_s, time.time()):
+        for line in text.age_line(result.as_of_s, time.time()):
             text.console().print(line)
-        text.console().print(text.explain(found))
+        text.console().print(text.explain(result))
 
 
 def explanation(site: Config, job: str) -> Explanation:
@@ -197,10 +206,10 @@ def answered(
 ) -> _T | None:
     """What the controller of this host answers of a job, and what its user reads without it; None
     for another user where none answers. Raises HadarError where it refuses."""
-    ours, answer = is_controllers_user(site), None
-    if not ours or site.ignored:
+    as_controllers_user, answer = is_controllers_user(site), None
+    if not as_controllers_user or site.ignored:
         answer = asked(site, command, kind, job)
-    if answer is None and ours:
+    if answer is None and as_controllers_user:
         with reader_of(site) as controller:
             return read(controller, job)
     return answer
@@ -244,7 +253,7 @@ class Choice:
     def of(self, rows: Sequence[StatusRow], own: str) -> list[StatusRow]:
         """``own``: the caller's name, whose jobs are shown without ``--user``."""
         users = self.users or ((own,) if own and not self.jobs else ())
-        found = [
+        chosen = [
             row
             for row in rows
             if (not users or ALL in users or row.user in users)
@@ -253,12 +262,12 @@ class Choice:
             and (not self.types or not {*row.here, *row.planned}.isdisjoint(self.types))
             and (not self.jobs or not row.names.isdisjoint(self.jobs))
         ]
-        return sorted(found, key=SORTS[self.sort], reverse=self.reverse)
+        return sorted(chosen, key=SORTS[self.sort], reverse=self.reverse)
 
-    def why_none(self, found: Overview, own: str) -> str:
-        """What to print where no job is left to show beside those that ``found`` counts; ``own`` as
+    def why_none(self, data: Overview, own: str) -> str:
+        """What to print where no job is left to show beside those that ``data`` counts; ``own`` as
         in :meth:`of`."""
-        if not found.managed:
+        if not data.managed:
             return report.NO_JOBS
         if own and not (self.users or self.accounts or self.states or self.types or self.jobs):
             return (
@@ -267,9 +276,9 @@ class Choice:
             )
         return "No managed jobs to show: none of those counted above is as asked for."
 
-    def require_known(self, found: Overview, site: Config) -> None:
+    def require_known(self, data: Overview, site: Config) -> None:
         """Raises HadarError for a job, GPU type, user or account that is not there."""
-        rows = found.rows
+        rows = data.rows
         for job in self.jobs:
             if not any(job in row.names for row in rows):
                 raise HadarError(
@@ -277,7 +286,7 @@ class Choice:
                     "of Slurm"
                 )
         # Under PrivateData=nodes a user sees no node.
-        kinds = {use.gpu_type for use in found.gpus} or set(site.gpu_types)
+        kinds = {use.gpu_type for use in data.gpus} or set(site.gpu_types)
         for kind in self.types:
             if kinds and kind not in kinds:
                 raise HadarError(
@@ -314,10 +323,10 @@ def chosen_overview(
 ) -> Overview:
     """``live``: asked for again and again, so of the controller rather than of Slurm. ``strict``:
     raises HadarError for a job, type, user or account that is unknown."""
-    found = overview_of(site, live)
+    data = overview_of(site, live)
     if strict:
-        chosen.require_known(found, site)
-    return replace(found, rows=chosen.of(found.rows, own_name(site)))
+        chosen.require_known(data, site)
+    return replace(data, rows=chosen.of(data.rows, own_name(site)))
 
 
 def own_name(site: Config) -> str:
@@ -327,18 +336,18 @@ def own_name(site: Config) -> str:
 
 def overview_of(site: Config, live: bool) -> Overview:
     """All that the caller may see; see :func:`chosen_overview`."""
-    ours = is_controllers_user(site)
-    found = None
+    as_controllers_user = is_controllers_user(site)
+    data = None
     # A running controller knows the configuration that holds.
-    if not ours or live or site.ignored:
-        found = asked(site, "status", Overview)
-    if found is None and ours:
-        found = _own(site)
-    elif found is None:
+    if not as_controllers_user or live or site.ignored:
+        data = asked(site, "status", Overview)
+    if data is None and as_controllers_user:
+        data = _own(site)
+    elif data is None:
         widen_own(site)
-        found = without_controller.status(site, cluster_of(site), time.time())
-        found = replace(found, root_asks_as=root_asks_as(site))
-    return replace(found, controller=replace(controller_of(site), fault=found.controller.fault))
+        data = without_controller.status(site, cluster_of(site), time.time())
+        data = replace(data, root_asks_as=root_asks_as(site))
+    return replace(data, controller=replace(controller_of(site), fault=data.controller.fault))
 
 
 def _own(site: Config) -> Overview:
@@ -389,13 +398,13 @@ def _fault(site: Config) -> str:
     return str(answer.get("fault", "")) if isinstance(answer, dict) else ""
 
 
-def _show(found: Overview, why: bool, none: str, again: bool = False) -> None:
+def _show(data: Overview, why: bool, none: str, again: bool = False) -> None:
     """``none``: see :meth:`Choice.why_none`."""
     console = text.console()
     terminal = sys.stdout.isatty()
     width = console.width if terminal else None
-    lines = report.summary(found, time.time())
-    lines += [Text(""), *report.table(found.rows, width, why, none)]
+    lines = report.summary(data, time.time())
+    lines += [Text(""), *report.table(data.rows, width, why, none)]
     if terminal and again:
         # No more than the screen has, so that the summary stays in sight.
         console.clear()
@@ -415,13 +424,13 @@ def _print(console: Any, lines: Sequence[Text]) -> None:
 
 def _paged(shown: str) -> bool:
     """Show it through the user's pager; False where there is none."""
-    words = shlex.split(os.environ.get("PAGER") or "less")
-    if not words or words == ["cat"]:
+    argv = shlex.split(os.environ.get("PAGER") or "less")
+    if not argv or argv == ["cat"]:
         return False
     # As git does: colours pass, and what fits on the screen is left there.
     env = {"LESS": "FRX", **os.environ}
     try:
-        subprocess.run(words, input=shown.encode(), env=env, check=False)
+        subprocess.run(argv, input=shown.encode(), env=env, check=False)
     except OSError:
         return False
     return True

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from slurm_hadar.cli.additions import Additions
+    from slurm_hadar.cli.submit_prices import ExchangeQuery
     from slurm_hadar.cli.wrapper_site import WrapperSite
     from slurm_hadar.domain.declaration import Declaration
 
@@ -60,10 +61,8 @@ class Submit:
         self.site: WrapperSite | None = None
         self.site_trouble = ""
         self._sbatch = ""
-        self.acts: bool | None = None
-        """Whether a controller acts; None: not known."""
-        self.answer: Callable[[], bytes] | None = None
-        """What waits for the exchange folder, which is asked already."""
+        self.exchange: ExchangeQuery | None = None
+        """What the exchange folder is asked; None: nothing yet."""
         self.once = False
         """Whether the script can be read one time only."""
         self._find_site()

@@ -1,4 +1,5 @@
-"""Today's prices of GPU types, as the controller published them, for one submit.
+"""Today's prices of GPU types, as the controller published them, for one submit: the exchange
+folder is asked for them, and for whether a controller acts.
 
 What is missing, stale, hostile or damaged costs nothing: there is no price then.
 """
@@ -7,18 +8,26 @@ from __future__ import annotations
 
 import os
 
-from slurm_hadar.cli.wrapper_site import SiteError, number
+from slurm_hadar.cli.wrapper_site import (
+    SiteError,
+    controller_is_active,
+    fresh_file,
+    number,
+    takes_lists,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from slurm_hadar.cli.node_fit import Node
-
+    from slurm_hadar.cli.wrapper_site import WrapperSite
 
 _LEAST_ARRIVING = 0.25
 """Part of the free GPUs that may be asked for at once at any time. With more, one job that comes
 alone would leave its best type to others too often."""
+
+_ACTS_ONLY = b"acts"
 
 
 class Today:
@@ -43,6 +52,75 @@ class Today:
         self.nodes = nodes or {}
         self.default = default
         self.kept = kept
+
+
+class ExchangeQuery:
+    """What one submit asks the exchange folder of ``site``. :meth:`begin` is optional: it starts
+    the query early, so that the answer comes while something else is done."""
+
+    __slots__ = ("_acts", "_answer", "_site")
+
+    def __init__(self, site: WrapperSite) -> None:
+        self._site = site
+        self._acts: bool | None = None
+        self._answer: Callable[[], bytes] | None = None
+
+    def begin(self) -> None:
+        """Ask now. Where that fails, the call that needs an answer asks again and reports it."""
+        try:
+            self._answer = _query(self._site)
+        except OSError:
+            self._answer = None
+
+    def today(self, moves: bool, warn: Callable[[str], None]) -> Today | None:
+        """What is known of GPU types; None where no controller acts that wants one more list of
+        partitions, or the folder does not answer. ``moves``: see :func:`today`; ``warn`` gets the
+        message where the folder does not answer."""
+        import json
+
+        from slurm_hadar.folder_probe import Unanswered
+
+        try:
+            text = self._read()
+        except Unanswered as error:
+            warn(f"{self._site.exchange_dir}: {error.strerror}; the job is submitted without it")
+            return None
+        except OSError:
+            return None
+        self._acts = bool(text)
+        return None if text in (b"", _ACTS_ONLY) else today(json.loads(text), moves)
+
+    def has_active_controller(self) -> bool:
+        """Whether a controller acts; yes where the folder does not answer."""
+        if self._acts is not None:
+            return self._acts
+        try:
+            return bool(self._read())
+        except OSError:
+            return True
+
+    def _read(self) -> bytes:
+        """The answer to the query that has begun, else to a new one. Raises OSError."""
+        answer, self._answer = self._answer or _query(self._site), None
+        return answer()
+
+
+def _query(site: WrapperSite) -> Callable[[], bytes]:
+    """Begin to ask the exchange folder. What this returns waits for the answer: the JSON of today's
+    prices; ``_ACTS_ONLY`` where a controller acts that wants no list of partitions; nothing where
+    none acts. Raises OSError."""
+    import json
+    import time
+
+    from slurm_hadar.folder_probe import ask
+
+    def look() -> bytes:
+        now = time.time()
+        if not takes_lists(site, now):
+            return _ACTS_ONLY if controller_is_active(site, now) else b""
+        return json.dumps(fresh_file(site, "prices.json", now)).encode()
+
+    return ask(site.exchange_dir, look)
 
 
 def today(

@@ -1,12 +1,14 @@
 """``hadar top``: ``hadar status`` as a live view on a terminal."""
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from slurm_hadar.cli import status
-from slurm_hadar.cli.common import ConfigOption, load_to_ask
+from slurm_hadar.cli.common import load_to_ask
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 _USUAL_S, _SHORTEST_S, _LONGEST_S = 5.0, 2.0, 86400.0
@@ -17,21 +19,20 @@ def add_to(app: typer.Typer) -> None:
     app.command()(top)
 
 
-def top(
-    config: ConfigOption = None,
-    user: status.UserFilter = "",
-    account: status.AccountFilter = "",
-    state: status.StateFilter = "",
-    gpu_type: status.TypeFilter = "",
-    sort: status.SortOption = "job",
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = _USUAL_S,
-) -> None:
+@dataclass(frozen=True)
+class TopOptions(status.FilterOptions):
+    """What the caller of ``hadar top`` typed."""
+
+    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = _USUAL_S
+
+
+@takes(TopOptions)
+def top(options: TopOptions) -> None:
     """What hadar status shows, live: sort, filter, and explain a job by a key.
 
     Keys: s sorts by the next column, r reverses, / filters, Enter explains the job, q quits.
     """
-    site = load_to_ask(config)
-    chosen = status.choice(user, account, state, gpu_type, sort)
+    site, chosen, every = load_to_ask(options.config), options.choice(), options.every
     if not _SHORTEST_S <= every <= _LONGEST_S:
         raise UsageError(f"--every takes seconds between {_SHORTEST_S:g} and {_LONGEST_S:g}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -163,7 +163,7 @@ class Controller:
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
             decided = self.store.decisions.last().values()
-        return [one.job for one in decided if one.time_s >= time_s]
+        return [decision.job for decision in decided if decision.time_s >= time_s]
 
     def plan(self) -> TickReport:
         """What a tick would do and why; nothing is changed and nothing is kept."""
@@ -186,39 +186,39 @@ class Controller:
         # By the clock that the heartbeat was written with.
         return taken_over(self.config, time.time()) or self._why_not()
 
-    def _pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
+    def _pass(self, mode: _Mode, announced: tuple[str, ...]) -> TickReport:
         with self.store.readable_errors():
-            report = self._whole_pass(mode, said)
+            report = self._whole_pass(mode, announced)
             if mode.keep:
                 tick_fault.clear(self.store)
                 self._announcements.reported()
             return report
 
-    def _whole_pass(self, mode: _Mode, said: tuple[str, ...]) -> TickReport:
+    def _whole_pass(self, mode: _Mode, announced: tuple[str, ...]) -> TickReport:
         before, watch = Counter(self.cluster.queries), _Stopwatch()
         seen = self.observe()
         context = self._action_context(seen)
-        words, late = list(said), list[str]()
+        messages, late = list(announced), list[str]()
         if mode.keep:
             # First: of what this tick sends nothing can be seen yet.
             late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
-            words += self._announcements.of_cluster(seen)
+            messages += self._announcements.of_cluster(seen)
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
             repair.count_late_moves(context, seen, late)
-            done, sent = self._carry_on(context, seen)
-            words += done
+            done, sent = self._advance_moves(context, seen)
+            messages += done
         tick, shown = self._snapshot(seen, sent, mode)
-        words += shown.faults
+        messages += shown.faults
         read_s = self._read_s = watch.lap()
         answer = self._decider.ask(shown)
         self._room = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
         shown, answer, changes = self._with_requeues(tick, shown, answer, changes)
-        words += changes.places.said
+        messages += changes.places.said
         decided = None
         if mode.keep:
             decided = self._record(tick, shown, answer, changes)
@@ -228,9 +228,9 @@ class Controller:
         result = Sent()
         stopped = stopped or (self._stopped() if mode.may_act else "")
         if stopped:
-            words.append(f"nothing more is sent: {stopped}")
+            messages.append(f"nothing more is sent: {stopped}")
         elif mode.may_act:
-            words += price_file.publish(
+            messages += price_file.publish(
                 self.config, self.rules, seen, shown, self.backoff.interval_s
             )
             result = self._apply(context, changes.diff, tick, shown)
@@ -244,7 +244,7 @@ class Controller:
             acted=mode.may_act and not stopped,
             backfill=changes.backfill,
             decided=decided,
-            said=tuple(words),
+            said=tuple(messages),
             outcomes=result.said,
             queries={kind: number for kind, number in after.items() if number},
             refused=result.refused,
@@ -273,20 +273,20 @@ class Controller:
             self.rules.requeue_delay_s,
         )
 
-    def _carry_on(
+    def _advance_moves(
         self, context: ActionContext, seen: Observed
     ) -> tuple[list[str], Mapping[str, Place]]:
         """The next step of every move under way, and repairs. What was done, and which jobs were
         just released -> where they go."""
-        words = repair.resume_saved(context, seen)
+        messages = repair.resume_saved(context, seen)
         look = partial(self._obstacles, seen)
         step = moves.advance(context, seen.jobs, seen.progress, seen.now, look)
-        words += step.said
+        messages += step.said
         repair.keep_owners_changes(context, seen)
         repair.close_interrupted(context, seen)
-        words += repair.release_failed_launches(context, seen)
-        words += repair.undo_impossible_placements(context, seen)
-        return words, step.sent
+        messages += repair.release_failed_launches(context, seen)
+        messages += repair.undo_impossible_placements(context, seen)
+        return messages, step.sent
 
     def _obstacles(
         self, seen: Observed, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]
@@ -354,7 +354,7 @@ class Controller:
         held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
         places = priority_exchange.notes(changes.places, tick.others)
         notes = {
-            id_: "".join(one.get(id_, "") for one in (notes, held, places))
+            id_: "".join(source.get(id_, "") for source in (notes, held, places))
             for id_ in {**notes, **held, **places}
         }
         left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
@@ -386,23 +386,23 @@ class Controller:
         seen = tick.seen
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
-        aged = age_compensation.need(hinted, seen)
-        hinted = [action for action in hinted if action not in aged]
+        recounted = age_compensation.need(hinted, seen)
+        hinted = [action for action in hinted if action not in recounted]
         done = apply.send_hints(context, hinted, seen.now)
         sent = [Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
-        sent.append(age_compensation.send(context, aged, seen, self._sleep))
+        sent.append(age_compensation.send(context, recounted, seen, self._sleep))
         # First those whose time ends.
         for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP, Kind.STOP_IDLE):
             progress = seen.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
-            hopes = reconciliation.expected_effect(shown, action, progress)
-            hopes |= chain_requeues.details(action, seen, tick.past.chains)
-            hopes |= held_idle.details(action, tick.idle)
-            sent.append(apply.ask_to_save(context, action, in_step, self._clock(), hopes))
+            expected = reconciliation.expected_effect(shown, action, progress)
+            expected |= chain_requeues.details(action, seen, tick.past.chains)
+            expected |= held_idle.details(action, tick.idle)
+            sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
         settled = moves.settle(context, seen.jobs, self._sleep, self._stopped, self._obstacles_now)
         return Sent(
-            (*(words for one in sent for words in one.said), *settled),
-            frozenset().union(*(one.refused for one in sent)),
+            (*(message for result in sent for message in result.said), *settled),
+            frozenset().union(*(result.refused for result in sent)),
         )

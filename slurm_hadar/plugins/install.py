@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import Config
+from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.plugins import install_lua, programs, slurm_conf, spank
-from slurm_hadar.plugins.changes import Change, read
+from slurm_hadar.plugins.changes import Change, apply, read
 from slurm_hadar.plugins.site_files import FileChanges, Files, SiteFiles, bytes_of, text_of
 
 PLUGINS = ("job-submit", "cli-filter", "spank", "gpu-sampling", "task-prolog")
@@ -16,6 +17,9 @@ _PROGRAMS = {
     "gpu-sampling": (("prolog", "Prolog"), ("epilog", "Epilog")),
     "task-prolog": (("task_prolog", "TaskProlog"),),
 }
+_RECORD = "slurm-conf-with-plugins"
+"""Which slurm.conf files got plugins of this installation, a path per line, in its virtual
+environment: ``install.sh uninstall`` reads it."""
 _SPANK_MARK = "# slurm-hadar"
 
 
@@ -156,3 +160,23 @@ def _ours(site: SiteFiles, files: Files, plan: FileChanges) -> list[Change]:
             "scontrol reconfigure, then type this once more"
         )
     return changes
+
+
+def note_installation(conf: Path) -> str:
+    """Add ``conf`` to the record; paths of files that are gone are left out.
+
+    Returns what to tell the admin where that cannot be written, else nothing. Without a virtual
+    environment (the Debian package) there is no record.
+    """
+    if sys.prefix == sys.base_prefix:
+        return ""
+    record = Path(sys.prefix, _RECORD)
+    try:
+        before = read(record)
+        known = [line for line in (before or b"").decode(errors="replace").split("\n") if line]
+        paths = dict.fromkeys([*(one for one in known if Path(one).exists()), str(conf.absolute())])
+        after = "".join(f"{path}\n" for path in paths).encode()
+        apply([Change(record, before, after, ours=True)])
+    except HadarError as error:
+        return f"uninstall will not know of {conf.absolute()}: {error}"
+    return ""

@@ -14,7 +14,7 @@ from slurm_hadar.plugins.site_files import (
     resource,
     text_of,
 )
-from slurm_hadar.plugins.site_lua import site_lua
+from slurm_hadar.plugins.site_lua import SlurmFacts, site_lua
 from slurm_hadar.slurm.limits import enforces_associations
 from slurm_hadar.slurm.partition_lines import difference
 from slurm_hadar.tuning import conf
@@ -75,16 +75,14 @@ def settings(
         for name, gpu in config.gpu_types.items()
         if gpu.feature not in features
     ]
-    known = _may_be_listed(site, config, plan)
-    text = site_lua(
-        config,
+    facts = SlurmFacts(
         features,
-        untype=untype,
-        partitions=known,
+        partitions=_may_be_listed(site, config, plan),
         unlike=_unlike(site, config, plan),
         default_partition=slurm_conf.default_partition(site.text, site.path),
         job_submit=_slurmctld_loads_ours(site, plan),
     )
+    text = site_lua(config, facts, untype=untype)
     files["site.lua"] = (bytes_of(text), 0o644)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from slurm_hadar.config import Config, Rollout, group_types
 from slurm_hadar.policies import makes_copies
@@ -11,27 +12,28 @@ _OPTIONS = re.compile(r"^-- Its options:((?: --[a-z]+)*)$", re.M)
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:/@+*|&()!-]")
 
 
-def site_lua(
-    config: Config,
-    features: Collection[str],
-    *,
-    untype: bool,
-    partitions: Collection[str] = (),
-    unlike: Collection[str] = (),
-    default_partition: str = "",
-    job_submit: bool = False,
-) -> str:
-    """Text of ``site.lua``.
+@dataclass(frozen=True)
+class SlurmFacts:
+    """What slurm.conf and the plugins' folder say.
 
     ``features`` of the site's nodes: a type whose feature none has is left out, since Slurm rejects
     a job that asks for it. ``partitions`` that a job may get a list of: a group with another member
     is left out for the same reason, and so are ``unlike`` groups, which differ from their members.
     ``default_partition``: Slurm's, which cli_filter does not get. ``job_submit``: slurmctld loads
-    ours, which reports a wrong declaration, so cli_filter does not. ``untype``: a request for one
-    GPU type becomes an untyped one with that type's feature.
-    Raises :class:`UsageError` where ``site.controller_user`` does not exist.
+    ours, which reports a wrong declaration, so cli_filter does not.
     """
-    known = {name: gpu for name, gpu in config.gpu_types.items() if gpu.feature in features}
+
+    features: Collection[str] = ()
+    partitions: Collection[str] = ()
+    unlike: Collection[str] = ()
+    default_partition: str = ""
+    job_submit: bool = False
+
+
+def site_lua(config: Config, facts: SlurmFacts, *, untype: bool) -> str:
+    """Text of ``site.lua``. ``untype``: a request for one GPU type becomes an untyped one with that
+    type's feature. Raises :class:`UsageError` where ``site.controller_user`` does not exist."""
+    known = {name: gpu for name, gpu in config.gpu_types.items() if gpu.feature in facts.features}
     types = [
         f"    [{quoted(name)}] = {{feature = {quoted(gpu.feature)}, "
         f"memory_mb = {int(gpu.memory_gb * 1024)}}},"
@@ -40,7 +42,9 @@ def site_lua(
     groups = [
         f"    [{quoted(name)}] = {{{', '.join(map(_pair, members.items()))}}},"
         for name, members in group_types(config).items()
-        if config.site.mode == "act" and members.keys() <= set(partitions) and name not in unlike
+        if config.site.mode == "act"
+        and members.keys() <= set(facts.partitions)
+        and name not in facts.unlike
     ]
     opt_in = "".join(f"[{quoted(name)}] = true, " for name in config.partitions.opt_in)
     order = ", ".join(map(quoted, known))
@@ -50,10 +54,10 @@ def site_lua(
             f"-- Its options:{f' {_UNTYPE}' if untype else ''}",
             "return {",
             f"  untype = {_flag(untype)},",
-            f"  job_submit = {_flag(job_submit)},",
+            f"  job_submit = {_flag(facts.job_submit)},",
             f"  quiet = {_flag(config.wrapper.quiet)},",
             f"  default_types = {quoted(config.wrapper.default_types)},",
-            f"  default_partition = {quoted(default_partition)},",
+            f"  default_partition = {quoted(facts.default_partition)},",
             f"  exchange_dir = {quoted(str(config.site.exchange_dir))},",
             f"  copies = {_flag(makes_copies(config.controller.policy))},",
             f"  controller_uid = {config.controller_uid},",

@@ -36,6 +36,20 @@ class Agreement:
     """Whether another attempt has taken over."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What one process wants now; see :class:`Agreement`. ``step_s``: seconds of a step, 0: not
+    known. ``due``, ``batch`` and ``step_s`` count from the first process."""
+
+    asked: bool = False
+    leave: bool = False
+    due: bool = False
+    batch: int = 0
+    digest: int = 0
+    step_s: float = 0.0
+    superseded: bool = False
+
+
 class Ranks:
     """The processes of this training. One process alone needs no torch.distributed."""
 
@@ -72,27 +86,19 @@ class Ranks:
         """Whether this process writes the files."""
         return self.rank == 0
 
-    def agree(
-        self,
-        *,
-        asked: bool,
-        leave: bool,
-        due: bool = False,
-        batch: int = 0,
-        digest: int = 0,
-        step_s: float = 0.0,
-        superseded: bool = False,
-    ) -> Agreement:
-        """Put all wishes together; ``due``, ``batch``, ``step_s`` count from the first process."""
-        steps = max(1, min(_MOST_STEPS, int(_EVERY_S / step_s))) if step_s > 0 else 1
+    def agree(self, own: Wishes) -> Agreement:
+        """Put the wishes of all processes together."""
+        steps = max(1, min(_MOST_STEPS, int(_EVERY_S / own.step_s))) if own.step_s > 0 else 1
         if self._group is None:
-            return Agreement(asked, leave, due, batch, digest, superseded=superseded)
+            return Agreement(
+                own.asked, own.leave, own.due, own.batch, own.digest, superseded=own.superseded
+            )
         import torch
 
-        own = [asked, leave, 0, 0, 0, digest - 2**64 if digest >= 2**63 else digest, superseded]
-        if self.first:
-            own[2:5] = [due, batch, steps]
-        total = torch.tensor(own, dtype=torch.int64)
+        digest = own.digest - 2**64 if own.digest >= 2**63 else own.digest
+        of_first = [own.due, own.batch, steps] if self.first else [0, 0, 0]
+        values = [own.asked, own.leave, *of_first, digest, own.superseded]
+        total = torch.tensor(values, dtype=torch.int64)
         torch.distributed.all_reduce(total, group=self._group)
         ask, go, late, batch, steps, digest, gone = (int(value) for value in total)
         return Agreement(ask > 0, go > 0, late > 0, batch, digest % 2**64, steps, gone > 0)

@@ -16,7 +16,7 @@ from slurm_hadar.runtime.leaving import NOT_SAVED, LeftOnTerm, fail_at_exit
 from slurm_hadar.runtime.meter import Meter
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.planned_batch import ChosenBatch, PlannedBatch
-from slurm_hadar.runtime.ranks import Agreement
+from slurm_hadar.runtime.ranks import Agreement, Wishes
 from slurm_hadar.runtime.samples import Segment
 
 _PAUSE_S = 10.0
@@ -87,7 +87,7 @@ class TrainingSteering:
         """The training starts or goes on now."""
         if self._batch is not None:
             first = self._batch.first(self._exchange.plan(now=True) if self._exchange else None)
-            self._change_batch(self._ranks.agree(asked=False, leave=False, batch=first).batch)
+            self._change_batch(self._ranks.agree(Wishes(batch=first)).batch)
         if self._emulation is not None:
             self._emulation.start(self._state.owed)
         self._saved_at = time.monotonic()
@@ -159,7 +159,7 @@ class TrainingSteering:
             self._checked_at = time.monotonic()
             superseded = self._look_for_later()
             self._note_finite("the loss" if self.loss.bad else "")
-        agreed = self._ranks.agree(
+        own = Wishes(
             asked=self._signals.asked or bool(self._nonce(plan)),
             leave=self._signals.leave or self._ended,
             due=time.monotonic() - self._saved_at >= self._every_s,
@@ -168,6 +168,7 @@ class TrainingSteering:
             step_s=self._meter.step_s,
             superseded=superseded is not None,
         )
+        agreed = self._ranks.agree(own)
         if agreed.superseded:
             raise superseded or Superseded("another attempt has taken over")
         self._note_samples(agreed.digest)
@@ -221,7 +222,7 @@ class TrainingSteering:
         if saved and self._ranks.first:
             self._say(f"saved at {self._state.samples} samples as asked")
             self._pause(begin + seconds(os.environ, "HADAR_PAUSE_S", _PAUSE_S))
-        leave = self._ranks.agree(asked=False, leave=self._signals.leave).leave
+        leave = self._ranks.agree(Wishes(leave=self._signals.leave)).leave
         self._skip(time.monotonic() - begin)
         return leave
 
@@ -254,9 +255,7 @@ class TrainingSteering:
     def settle(self) -> None:
         """Note what was trained since the processes agreed last; in every process alike."""
         if self._state.samples > self._agreed:
-            self._note_samples(
-                self._ranks.agree(asked=False, leave=False, digest=self._digest).digest
-            )
+            self._note_samples(self._ranks.agree(Wishes(digest=self._digest)).digest)
 
     def save(self, *, moving: bool = False, background: bool = False) -> bool:
         """Save unless this position is saved already; whether it is saved now.

@@ -151,25 +151,25 @@ def clean_environment(
     SLURM_CONF is ``conf``, or stays as the caller has it, which is how Slurm finds its own.
     """
     given = os.environ if env is None else env
-    kept = {k: v for k, v in given.items() if not k.startswith(_DROPPED)}
+    cleaned = {k: v for k, v in given.items() if not k.startswith(_DROPPED)}
     named = str(conf) if conf else given.get("SLURM_CONF") or os.environ.get("SLURM_CONF")
     if named:
-        kept["SLURM_CONF"] = named
-    kept["LC_ALL"] = "C"
-    kept["SLURM_BITSTR_LEN"] = TASK_LIST_BYTES
-    return kept
+        cleaned["SLURM_CONF"] = named
+    cleaned["LC_ALL"] = "C"
+    cleaned["SLURM_BITSTR_LEN"] = TASK_LIST_BYTES
+    return cleaned
 
 
 def failure(what: str, answer: Answer) -> SlurmError:
     """The error of a command that ended with a non-zero status."""
     lines = [clean_line(line) for line in answer.err.splitlines() if line.strip()]
-    said = "; ".join(lines[:3]) if lines else f"exit status {answer.code} and no reason given"
-    return refusal(what, said)
+    reason = "; ".join(lines[:3]) if lines else f"exit status {answer.code} and no reason given"
+    return refusal(what, reason)
 
 
-def refusal(what: str, said: str) -> SlurmError:
-    """The error for ``said``, with ``retry`` where Slurm was merely busy."""
-    return SlurmError(f"{what}: {said[:500]}", retry=any(word in said.lower() for word in BUSY))
+def refusal(what: str, reason: str) -> SlurmError:
+    """The error for ``reason``, with ``retry`` where Slurm was merely busy."""
+    return SlurmError(f"{what}: {reason[:500]}", retry=any(word in reason.lower() for word in BUSY))
 
 
 def clean_line(line: str) -> str:

@@ -4,13 +4,13 @@ that take no torch."""
 import contextlib
 import os
 import sqlite3
-import subprocess
 import sys
 import time
 from itertools import pairwise
 from pathlib import Path
 
 from pauses import pauses
+from shared_steps import state_of_site, submit_by_hbatch
 
 from benchmarks.faults.plans import complaint
 from slurm_hadar import config as configuration
@@ -20,7 +20,6 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.profiles.rates import open_rates
@@ -29,7 +28,6 @@ from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster
 
-HBATCH = str(Path(sys.executable).parent / "hbatch")
 TRAINING = Path(__file__).with_name("quick_training.py")
 THREE = Layout(
     (NodeGroup("v", 1, "v100", 2), NodeGroup("p", 1, "p100", 2), NodeGroup("k", 1, "k80", 2))
@@ -187,24 +185,13 @@ class Dictated:
         It fits in the time limit even on a slow machine: what does not, once its speed is known, is
         left to Slurm where it waits.
         """
-        write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
-        path = self.folder / f"job{time.monotonic_ns()}.sh"
-        path.write_text(
+        script = (
             f"#!/bin/bash\n#HADAR types=any gpus=1 samples={samples} checkpoint=yes {declared}\n"
             f"exec {sys.executable} {TRAINING} {self.folder} {samples} {linger}\n"
         )
         env = {**self.env, "HADAR_CONFIG": str(config_path)} if config_path else self.env
         words = [*words, *(first_on(first) if first else [])]
-        done = subprocess.run(
-            [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *words, str(path)],
-            env=env,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return submit_by_hbatch(script, words, self.folder, env, self.config.site.exchange_dir)
 
     def plain(self, *words):
         """An ordinary job on one GPU."""
@@ -252,10 +239,7 @@ class Dictated:
 
     def seen(self):
         """What there was when something did not come about."""
-        logs = [f"{path.name}:\n{path.read_text()[-1500:]}" for path in self.folder.glob("*.out")]
-        queue = self.box.run("squeue", "-t", "all", "-o", "%i %T %r %N %S")
-        nodes = self.box.run("sinfo", "-N", "-o", "%N %T %E %G")
-        return "\n".join(["it did not come about in time", queue, nodes, *logs])
+        return state_of_site(self.box, self.folder)
 
     def patient_tick(self):
         """A tick like one of the daemon: Slurm may be away. What was said is kept."""

@@ -4,7 +4,8 @@ import os
 import subprocess
 import time
 
-from dictated import HBATCH, Dictated, first_on
+from dictated import Dictated, first_on
+from shared_steps import HBATCH
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.heartbeat import write_heartbeat

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pauses import pauses
+from shared_steps import state_of_site, submit_by_hbatch
 from trainings import SMALL_TORCH, digits_file, moves_of
 
 from slurm_hadar import config as configuration
@@ -28,7 +29,6 @@ from slurm_hadar.slurm.cluster import Update, open_cluster
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train_digits.py"
-HBATCH = str(Path(sys.executable).parent / "hbatch")
 
 
 class Site:
@@ -61,20 +61,8 @@ class Site:
         return Plan(placements, waiting), state
 
     def hbatch(self, script, *words, alive=True):
-        if alive:
-            write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
-        path = self.folder / f"job{time.monotonic_ns()}.sh"
-        path.write_text(script)
-        done = subprocess.run(
-            [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *words, str(path)],
-            env=self.env,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        exchange = self.config.site.exchange_dir if alive else None
+        return submit_by_hbatch(script, words, self.folder, self.env, exchange)
 
     def plain(self, script, options):
         """An ordinary job of somebody else's."""
@@ -91,10 +79,7 @@ class Site:
 
     def seen(self):
         """What there was when something did not come about."""
-        logs = [f"{path.name}:\n{path.read_text()[-1500:]}" for path in self.folder.glob("*.out")]
-        queue = self.box.run("squeue", "-t", "all", "-o", "%i %T %r %N %S")
-        nodes = self.box.run("sinfo", "-N", "-o", "%N %T %E %G")
-        return "\n".join(["it did not come about in time", queue, nodes, *logs])
+        return state_of_site(self.box, self.folder)
 
     def where(self, id_):
         return {kind for gpus in self.job(id_).gpus.values() for kind in gpus}

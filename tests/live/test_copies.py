@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import step_processes
+from shared_steps import wait_for_progress
 from trainings import SMALL_TORCH, consolidated, digits_file, until_it_saves
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
-from slurm_hadar.exchange.progress import Progress, read_progress
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.runtime import check_lineage
 from slurm_hadar.runtime.samples import Segment, from_plain
 from slurm_hadar.sandbox import processes
@@ -107,19 +108,7 @@ class Job:
         return (self.folder / "out").read_text() if (self.folder / "out").exists() else ""
 
     def wait_for(self, what, restarts: int = 0, seconds: float = 90.0) -> Progress:
-        until = time.monotonic() + seconds
-        found, looked = None, 0.0
-        while (now := time.monotonic()) < until:
-            found = read_progress(self.box.exchange, self.id, os.getuid())
-            if found is not None and found.restarts == restarts and what(found):
-                return found
-            # Slurm is asked less often than the file is read.
-            if now > looked + 0.5:
-                looked = now
-                if self.box.job_state(self.id) in OVER:
-                    break
-            time.sleep(0.05)
-        raise AssertionError(f"no such progress in {seconds} s: {found}; output:\n{self.out}")
+        return wait_for_progress(self, what, restarts, seconds, OVER)
 
     def resize(self, nodes: int, where: str) -> None:
         self.box.run("scontrol", "requeue", self.id)

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from dictated import HBATCH, first_on
+from dictated import first_on
 from habits import Habits
+from shared_steps import HBATCH
 from trainings import SMALL_TORCH
 
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from missing import missing
+from shared_steps import wait_for_progress
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
-from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.templates import render
@@ -102,19 +102,7 @@ class Job:
         return (self.folder / "out").read_text() if (self.folder / "out").exists() else ""
 
     def wait_for(self, what, restarts=0, seconds=240.0):
-        until = time.monotonic() + seconds
-        looked = 0.0
-        while (now := time.monotonic()) < until:
-            found = read_progress(self.box.exchange, self.id, os.getuid())
-            if found is not None and found.restarts == restarts and what(found):
-                return found
-            # Slurm is asked less often than the file is read.
-            if now > looked + 0.5:
-                looked = now
-                if self.box.job_state(self.id) in ("FAILED", "CANCELLED", "TIMEOUT"):
-                    break
-            time.sleep(0.05)
-        raise AssertionError(f"no such progress in {seconds} s; output:\n{self.out}")
+        return wait_for_progress(self, what, restarts, seconds)
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from shared_steps import wait_for_progress
 from step_processes import ignores
 from trainings import SMALL_TORCH, digits_file
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
-from slurm_hadar.exchange.progress import Progress, read_progress
+from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.runtime.without_gpus import asks_for_gpus
@@ -77,19 +78,7 @@ class Job:
         return (self.folder / "out").read_text() if (self.folder / "out").exists() else ""
 
     def wait_for(self, what, restarts: int = 0, seconds: float = 120.0) -> Progress:
-        until = time.monotonic() + seconds
-        looked = 0.0
-        while (now := time.monotonic()) < until:
-            found = read_progress(self.box.exchange, self.id, os.getuid())
-            if found is not None and found.restarts == restarts and what(found):
-                return found
-            # Slurm is asked less often than the file is read.
-            if now > looked + 0.5:
-                looked = now
-                if self.box.job_state(self.id) in ("FAILED", "CANCELLED", "TIMEOUT"):
-                    break
-            time.sleep(0.05)
-        raise AssertionError(f"no such progress in {seconds} s; output:\n{self.out}")
+        return wait_for_progress(self, what, restarts, seconds)
 
     def requeue(self, feature: str) -> float:
         """Seconds until the job waits again, to be started on ``feature``."""

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from dictated import HBATCH, TRAINING, Dictated
+from dictated import TRAINING, Dictated
+from shared_steps import HBATCH
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.heartbeat import write_heartbeat

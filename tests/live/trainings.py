@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from pauses import pauses
+from shared_steps import state_of_site, submit_by_hbatch
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
@@ -25,7 +25,6 @@ from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm.cluster import open_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-HBATCH = str(Path(sys.executable).parent / "hbatch")
 SMALL_TORCH = f"{sys.executable} {ROOT}/benchmarks/small_torch.py"
 """Runs the training that follows, with less of an import of PyTorch."""
 MODEL = "paced"
@@ -118,20 +117,8 @@ class Trainings:
         aside.replace(self.box.true_rates)
 
     def hbatch(self, script, *words, alive=True):
-        if alive:
-            write_heartbeat(self.config.site.exchange_dir, "act", 5.0)
-        path = self.folder / f"job{time.monotonic_ns()}.sh"
-        path.write_text(script)
-        done = subprocess.run(
-            [HBATCH, "--parsable", "-o", str(self.folder / "%j.out"), *words, str(path)],
-            env=self.env,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        exchange = self.config.site.exchange_dir if alive else None
+        return submit_by_hbatch(script, words, self.folder, self.env, exchange)
 
     def train(self, samples, declared, *words, name="a"):
         """Submit ``train_copies.py``; ``declared``: further keys of its declaration."""
@@ -173,10 +160,7 @@ class Trainings:
 
     def _seen(self):
         """What there was when something did not come about: queue, nodes, the jobs' own output."""
-        logs = [f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.out")]
-        queue = self.box.run("squeue", "-t", "all", "-o", "%i %T %r %N %S")
-        nodes = self.box.run("sinfo", "-N", "-o", "%N %T %E %G")
-        return "\n".join(["it did not come about in time", queue, nodes, *logs])
+        return state_of_site(self.box, self.folder, tail=3000)
 
     def runs(self, id_, *nodes):
         def holds():

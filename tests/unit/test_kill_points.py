@@ -128,7 +128,7 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     tmp_path, monkeypatch
 ):
     over = Found(touches=[touch("controller/actuation/running/moves.py advance", "UPDATE")])
-    moves = Found(touches=[touch("controller/actuation/running/moves.py _send_on", "UPDATE")])
+    moves = Found(touches=[touch("controller/actuation/running/moves.py _release", "UPDATE")])
     assert has_moved(moves) and not has_moved(over)
     answers = []
     boxes = Room(tmp_path, 1, "user")

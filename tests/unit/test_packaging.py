@@ -14,7 +14,7 @@ from missing import needs_root
 from typer.main import get_command
 
 from slurm_hadar.cli.main import app
-from slurm_hadar.plugins import installed
+from slurm_hadar.plugins import install
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "packaging").iterdir())
 UNITS = [path for path in FILES if path.suffix in (".service", ".timer")]
@@ -176,7 +176,8 @@ def test_it_is_not_removed_while_a_slurm_conf_has_its_plugins(tmp_path, prefix):
 def test_a_slurm_conf_that_cannot_be_recorded_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "a-file"))
     (tmp_path / "a-file").touch()
-    assert "uninstall will not know of /etc/x.conf" in installed.note(Path("/etc/x.conf"))
+    message = install.note_installation(Path("/etc/x.conf"))
+    assert "uninstall will not know of /etc/x.conf" in message
 
 
 def test_it_is_not_removed_while_its_programs_run(tmp_path, prefix):

@@ -42,44 +42,44 @@ def hint_details(action: Action, before: Steering) -> dict[str, object]:
     return {**action_details(action), "before": steering.merge("", before)}
 
 
-def move_details(action: Action, known: Steering, store: Store) -> dict[str, object]:
-    """What a move or a stop writes besides :func:`action_details`. ``known``: what is kept of the
-    job."""
+def move_details(action: Action, recorded: Steering, store: Store) -> dict[str, object]:
+    """What a move or a stop writes besides :func:`action_details`. ``recorded``: what is kept of
+    the job."""
     job, declared = action.job, action.job.declaration or Declaration()
-    found: dict[str, object] = {
+    details: dict[str, object] = {
         "restarts": job.restarts,
         "priority": job.priority + _given_back(store, action),
-        "stood": _stood(action, known),
-        UNKNOWN: [key for key in STOOD_FIELDS if key in known.unsure],
+        "stood": _stood(action, recorded),
+        UNKNOWN: [key for key in STOOD_FIELDS if key in recorded.unsure],
         "habit": declared.habit,
     }
     if declared.habit == "signal":
         # The owner may opt the job out before it ends so.
-        found["exit_code"] = declared.checkpoint_exit_code
+        details["exit_code"] = declared.checkpoint_exit_code
         if declared.asks.grace_s is not None:
-            found["grace_s"] = declared.asks.grace_s
-    return found
+            details["grace_s"] = declared.asks.grace_s
+    return details
 
 
-def _stood(action: Action, known: Steering) -> dict[str, str]:
+def _stood(action: Action, recorded: Steering) -> dict[str, str]:
     """Features and Partition of the request as the job's requeue shows them again. Of a job that
     runs Slurm shows one partition: its list is known where we, or hbatch, wrote it. What Slurm may
     not have taken is not known."""
     listed = action.job.declaration.listed if action.job.declaration else ()
-    found = {"Features": action.job.features}
-    found |= {"Partition": ",".join(listed)} if listed else {}
-    found |= known.wrote
+    fields = {"Features": action.job.features}
+    fields |= {"Partition": ",".join(listed)} if listed else {}
+    fields |= recorded.wrote
     return {
         key: value
-        for key, value in found.items()
-        if key in STOOD_FIELDS and key not in known.unsure
+        for key, value in fields.items()
+        if key in STOOD_FIELDS and key not in recorded.unsure
     }
 
 
 def _given_back(store: Store, action: Action) -> int:
     """Priority that the last move of a running job took from it, and that it had by its Nice until
     it ran: Slurm shows it without that now, and after each further move it would have less."""
-    job, found = action.job, 0
+    job, points = action.job, 0
     if "Nice" in action.steering.was:
         # It still has it.
         return 0
@@ -87,13 +87,13 @@ def _given_back(store: Store, action: Action) -> int:
         fields, restarts = entry.details.get("fields"), entry.details.get("restarts")
         if entry.kind == Kind.MOVE.value and restarts != job.restarts:
             # Another requeue than that of the move took away what was given back.
-            return found if restarts == job.restarts - 1 else 0
+            return points if restarts == job.restarts - 1 else 0
         own_again = entry.kind == Kind.HINT.value and isinstance(fields, dict) and "Nice" in fields
-        if own_again and not found:
+        if own_again and not points:
             before = steering.decode(str(entry.details.get("before")))
             nice = (before.was.get("Nice"), before.wrote.get("Nice")) if before else (None, None)
             with contextlib.suppress(TypeError, ValueError):
-                found = max(0, int(nice[0] or "") - int(nice[1] or ""))
+                points = max(0, int(nice[0] or "") - int(nice[1] or ""))
     return 0
 
 

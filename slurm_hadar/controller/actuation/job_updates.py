@@ -37,7 +37,7 @@ Fields = dict[str, str]
 
 def fields(
     job: Job,
-    want: ResourceRequest,
+    request: ResourceRequest,
     placement: Placement,
     seen: Observed,
     config: Config,
@@ -49,16 +49,16 @@ def fields(
     """
     was = seen.steered(job.id).was
     # What an earlier placement changed and this one does not speak of goes back.
-    wish = dict(was) | _wish(job, want, placement, seen, config)
+    desired = dict(was) | _desired_fields(job, request, placement, seen, config)
     new = set()
-    if want.copies[1] > 1 or pin:
-        wish |= _copies(job, want, placement, pin)
+    if request.copies[1] > 1 or pin:
+        desired |= _copies(job, request, placement, pin)
         # Of a range such as 1-3 Slurm shows one end only, so it is said once in any case.
         new = {"NumNodes"} - set(was)
     foreign = seen.steered(job.id).foreign
     return {
         key: value
-        for key, value in wish.items()
+        for key, value in desired.items()
         if key not in foreign
         and key not in UNTIL_IT_RUNS
         and (key in new or value != current(job, key))
@@ -66,7 +66,7 @@ def fields(
 
 
 def owner_forbids(
-    job: Job, want: ResourceRequest, placement: Placement, seen: Observed, config: Config
+    job: Job, request: ResourceRequest, placement: Placement, seen: Observed, config: Config
 ) -> bool:
     """Whether the placement needs another constraint, or other partitions in another order, than
     the owner set since."""
@@ -74,8 +74,8 @@ def owner_forbids(
     keys = [key for key in ("Features", "Partition") if key in foreign]
     if not keys:
         return False
-    wish = _wish(job, want, placement, seen, config)
-    return any(wish.get(key, current(job, key)) != current(job, key) for key in keys)
+    desired = _desired_fields(job, request, placement, seen, config)
+    return any(desired.get(key, current(job, key)) != current(job, key) for key in keys)
 
 
 def in_full(placement: Placement, fields: Fields, was: Mapping[str, str]) -> Fields:
@@ -122,15 +122,15 @@ def _of_hbatch(job: Job, config: Config) -> bool:
 def undo_fields(job: Job, steered: Steering) -> Fields:
     """What must be changed so that the job's request is its owner's again."""
     was = steered.was
-    found = {
+    original = {
         key: value
         for key, value in was.items()
         if (key not in UNTIL_IT_RUNS or _of_an_exchange(job, key)) and value != current(job, key)
     }
-    if "ReqNodeList" in found and "NumNodes" in was:
+    if "ReqNodeList" in original and "NumNodes" in was:
         # See in_full.
-        found["NumNodes"] = was["NumNodes"]
-    return found
+        original["NumNodes"] = was["NumNodes"]
+    return original
 
 
 def _of_an_exchange(job: Job, key: str) -> bool:
@@ -194,34 +194,34 @@ def originals(
     return found | dict(was)
 
 
-def _wish(
-    job: Job, want: ResourceRequest, placement: Placement, seen: Observed, config: Config
+def _desired_fields(
+    job: Job, request: ResourceRequest, placement: Placement, seen: Observed, config: Config
 ) -> Fields:
     kinds = sorted(placement.gpus)
     typed = job.request.typed
-    groups = config.partitions.groups if want.of_one_type else {}
-    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
-    wish: Fields = {}
+    groups = config.partitions.groups if request.of_one_type else {}
+    open_to_it = allowed_partitions(job, request.partitions, seen.partitions, groups)
+    desired: Fields = {}
     types = types_of(open_to_it, seen) if len(kinds) == 1 else {}
-    accepted = {n: kind for n, kind in types.items() if accepts(job, want, kind, config)}
+    accepted = {n: kind for n, kind in types.items() if accepts(job, request, kind, config)}
     by_list = bool(accepted)
     if len(kinds) == 1 and not typed and not by_list:
         feature = config.gpu_types[kinds[0]].feature if kinds[0] in config.gpu_types else kinds[0]
-        wish["Features"] = with_feature(want.constraint, feature)
+        desired["Features"] = with_feature(request.constraint, feature)
     elif len(kinds) > 1 or by_list:
-        wish["Features"] = want.constraint
-    wish["Partition"] = ",".join(_partitions(want, kinds[0], accepted))
+        desired["Features"] = request.constraint
+    desired["Partition"] = ",".join(_partitions(request, kinds[0], accepted))
     number = placement.gpu_count // placement.copies
-    if want.form == "node" and want.nodes == 1 and not (typed or want.whole):
-        wish["TresPerNode"] = f"gpu:{number}"
-    if want.form == "job" and not (typed or want.whole):
-        wish["TresPerJob"] = f"gpu:{number}"
-    if want.form == "job" and want.most_nodes > 1 and placement.nodes:
-        wish |= _spread(job, placement)
+    if request.form == "node" and request.nodes == 1 and not (typed or request.whole):
+        desired["TresPerNode"] = f"gpu:{number}"
+    if request.form == "job" and not (typed or request.whole):
+        desired["TresPerJob"] = f"gpu:{number}"
+    if request.form == "job" and request.most_nodes > 1 and placement.nodes:
+        desired |= _spread(job, placement)
     # Whole nodes of the type may have another number of GPUs.
-    if racks.pinned(placement, seen.racks) or want.whole:
-        wish["ReqNodeList"] = fold(tuple(placement.nodes))
-    return wish | cpus.wish(job, want, placement)
+    if racks.pinned(placement, seen.racks) or request.whole:
+        desired["ReqNodeList"] = fold(tuple(placement.nodes))
+    return desired | cpus.wish(job, request, placement)
 
 
 def _spread(job: Job, placement: Placement) -> Fields:
@@ -236,13 +236,13 @@ def _spread(job: Job, placement: Placement) -> Fields:
     }
 
 
-def _copies(job: Job, want: ResourceRequest, placement: Placement, pin: bool) -> Fields:
+def _copies(job: Job, request: ResourceRequest, placement: Placement, pin: bool) -> Fields:
     """One task with its GPUs on each of these nodes; TresPerNode stays as it is."""
     if placement.copies == 1 and not pin:
         where = {"ReqNodeList": ""}
     else:
-        where = {"ReqNodeList": fold(tuple(placement.nodes)), "Features": want.constraint}
-    if want.copies[1] == 1:
+        where = {"ReqNodeList": fold(tuple(placement.nodes)), "Features": request.constraint}
+    if request.copies[1] == 1:
         return where
     number = placement.copies
     all_cpus = number * cpus_per_copy(job)
@@ -256,19 +256,19 @@ def _copies(job: Job, want: ResourceRequest, placement: Placement, pin: bool) ->
 
 def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
     """Partition -> its GPU type; empty where one of them has several types, or none."""
-    found = {}
+    kind_of = {}
     for partition in partitions:
         kinds = seen.gpu_types[partition.name]
         if len(kinds) != 1:
             return {}
-        (found[partition.name],) = kinds
-    return found
+        (kind_of[partition.name],) = kinds
+    return kind_of
 
 
-def _partitions(want: ResourceRequest, kind: str, types: Mapping[str, str]) -> tuple[str, ...]:
+def _partitions(request: ResourceRequest, kind: str, types: Mapping[str, str]) -> tuple[str, ...]:
     """The owner's partitions; where they are one per GPU type those of ``types``, which the owner
     accepts, the one of the placement's ``kind`` first."""
-    return tuple(sorted(types, key=lambda name: types[name] != kind)) or want.partitions
+    return tuple(sorted(types, key=lambda name: types[name] != kind)) or request.partitions
 
 
 def _gpus(gpus: Mapping[str, int]) -> str:
@@ -288,6 +288,6 @@ def assignments(fields: Mapping[str, object]) -> str:
     return " ".join(f"{key}={value}" for key, value in fields.items())
 
 
-def steering_text(ours: Steering) -> str:
+def steering_text(steering: Steering) -> str:
     """Where a job was sent: ``1 x k80 on k1``."""
-    return placement_text(ours.gpus, list(ours.nodes))
+    return placement_text(steering.gpus, list(steering.nodes))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending.hints import restored
+from slurm_hadar.controller.actuation.pending.hint_updates import restored
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves

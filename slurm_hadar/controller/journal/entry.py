@@ -79,13 +79,13 @@ def gist(decision: Decision) -> tuple[str, str]:
 
 
 def _steps(text: str) -> tuple[tuple[str, float], ...]:
-    found = (_STEP.fullmatch(part) for part in text.split())
-    return tuple((step[1], float(step[2])) for step in found if step is not None)
+    matches = (_STEP.fullmatch(part) for part in text.split())
+    return tuple((step[1], float(step[2])) for step in matches if step is not None)
 
 
 def _object(text: str | None) -> Mapping[str, object] | None:
     try:
-        found = json.loads(text) if text is not None else None
+        value = json.loads(text) if text is not None else None
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

@@ -170,7 +170,7 @@ class Store:
         with self.transaction():
             self.connection.executemany(
                 "UPDATE journal SET shown=?, news=1 WHERE id=?",
-                [(words, id_) for id_, words in shown.items()],
+                [(text, id_) for id_, text in shown.items()],
             )
             # Nothing to measure is no news.
             self.connection.executemany(
@@ -208,15 +208,15 @@ class Store:
             (kind, ended),
         ):
             last[str(row[0])] = int(row[1])
-        found: dict[str, list[str]] = {}
-        for job, number, said in self.connection.execute(
+        outcomes: dict[str, list[str]] = {}
+        for job, number, text in self.connection.execute(
             "SELECT job, id, outcome FROM journal WHERE kind=? AND substr(outcome, 1, ?)=?"
             " ORDER BY id",
             (kind, len(outcome), outcome),
         ):
             if int(number) > last.get(str(job), 0):
-                found.setdefault(str(job), []).append(str(said))
-        return {job: all_.count(all_[-1]) if alike else len(all_) for job, all_ in found.items()}
+                outcomes.setdefault(str(job), []).append(str(text))
+        return {job: all_.count(all_[-1]) if alike else len(all_) for job, all_ in outcomes.items()}
 
     def counts_in_vain(self, kind: str) -> dict[str, int]:
         """How many actions of a kind in a row, the last ones of each job, were taken by Slurm and
@@ -224,10 +224,10 @@ class Store:
         rows = self.connection.execute(
             "SELECT job, shown FROM journal WHERE kind=? AND shown<>'' ORDER BY id", (kind,)
         )
-        found: dict[str, int] = {}
+        in_a_row: dict[str, int] = {}
         for job, shown in rows:
-            found[str(job)] = found.get(str(job), 0) + 1 if is_in_vain(str(shown)) else 0
-        return {job: number for job, number in found.items() if number}
+            in_a_row[str(job)] = in_a_row.get(str(job), 0) + 1 if is_in_vain(str(shown)) else 0
+        return {job: number for job, number in in_a_row.items() if number}
 
     def all_in_vain(self, kind: str) -> dict[str, int]:
         """How many actions of a kind in all were taken by Slurm and did not bring their job where
@@ -330,18 +330,18 @@ class Store:
         """
         jobs = None if shown is None else {*shown, *running}
         rows = rows_of(self.connection, "SELECT job, gpu_s, seen_s FROM attained", jobs)
-        known = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
-        before = {job: attained for job, (attained, _) in known.items()}
+        records = {str(job): (float(gpu_s), float(seen)) for job, gpu_s, seen in rows}
+        before = {job: attained for job, (attained, _) in records.items()}
         changed = []
         for job, (gpus, start_s) in running.items():
-            attained, seen = known.get(job, (0.0, 0.0))
+            attained, seen = records.get(job, (0.0, 0.0))
             attained += gpus * max(0.0, now - max(seen, start_s))
             # The clock may go back; what was counted once is not counted again.
-            known[job] = (attained, max(now, seen))
-            changed.append((job, *known[job]))
+            records[job] = (attained, max(now, seen))
+            changed.append((job, *records[job]))
         with self.transaction():
             self.connection.executemany("INSERT OR REPLACE INTO attained VALUES (?,?,?)", changed)
-        return AttainedTime(before, {job: attained for job, (attained, _) in known.items()})
+        return AttainedTime(before, {job: attained for job, (attained, _) in records.items()})
 
     def keep_steering(self, job: str, text: str) -> None:
         """Without the right to write AdminComment, what it would have held is kept here."""

@@ -207,13 +207,13 @@ def _nodes_known(nodes: Mapping[str, Node]) -> None:
 
 def remember(jobs: Mapping[str, Job]) -> dict[str, Steering]:
     """What we did to each managed job, as the jobs themselves carry it."""
-    found = {}
+    steering_of = {}
     for job in jobs.values():
         if job.managed:
-            ours = steering.decode(job.admin_comment)
-            if ours is not None:
-                found[job.id] = ours
-    return found
+            decoded = steering.decode(job.admin_comment)
+            if decoded is not None:
+                steering_of[job.id] = decoded
+    return steering_of
 
 
 def typed(node: Node, config: Config) -> Node:

@@ -9,7 +9,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.pending.hints import waits_for
+from slurm_hadar.controller.actuation.pending.hint_updates import waits_for
 from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,
@@ -219,9 +219,9 @@ def ensure_managed(job: Job) -> None:
         raise UsageError(f"job {job.id} is not managed: {why}")
 
 
-def plain(found: StatusRow | Explanation) -> dict[str, object]:
+def plain(result: StatusRow | Explanation) -> dict[str, object]:
     """A row or a job report as plain data."""
-    return asdict(found)
+    return asdict(result)
 
 
 def row_of(

@@ -128,8 +128,8 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
     )
 
 
-def _by_state(found: Counter[JobState]) -> dict[str, int]:
-    return {state.value: found[state] for state in _SHOWN if found[state]}
+def _by_state(jobs: Counter[JobState]) -> dict[str, int]:
+    return {state.value: jobs[state] for state in _SHOWN if jobs[state]}
 
 
 def controller_state(beat: Heartbeat | None, now: float) -> ControllerState:

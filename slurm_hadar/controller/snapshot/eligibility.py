@@ -109,11 +109,11 @@ def gpus_of(job: Job, nodes: Mapping[str, Node]) -> dict[str, int]:
 
 def by_type(held: Place) -> dict[str, int]:
     """GPUs by type over all nodes."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for gpus in held.values():
         for kind, count in gpus.items():
-            found[kind] = found.get(kind, 0) + count
-    return found
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
 
 
 def schedulable_jobs(

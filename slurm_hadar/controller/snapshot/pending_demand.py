@@ -134,24 +134,24 @@ def queue_key(job: Job, seen: Observed, priority: int | None = None) -> tuple[in
     return -tier, -(own if priority is None else priority), job.array_job_id or job.raw_id
 
 
-def unmanaged_jobs(seen: Observed, ours: Iterable[str]) -> list[Job]:
+def unmanaged_jobs(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
     """Pending jobs outside our management that Slurm would start as soon as GPUs are free.
 
     In Slurm's order, the first to go first.
     """
-    return [job for job in _eligible(seen, ours) if not _expected_later(job, seen)]
+    return [job for job in _eligible(seen, managed_ids) if not _expected_later(job, seen)]
 
 
-def expected_later(seen: Observed, ours: Iterable[str], free: Free) -> list[Job]:
+def expected_later(seen: Observed, managed_ids: Iterable[str], free: Free) -> list[Job]:
     """Pending jobs outside our management whose start backfill expects when others end, in Slurm's
     order: what is ``free`` is not enough for them, but what a moved job leaves may be."""
-    later = [job for job in _eligible(seen, ours) if _expected_later(job, seen)]
+    later = [job for job in _eligible(seen, managed_ids) if _expected_later(job, seen)]
     left = {name: dict(gpus) for name, gpus in free.items()}
     return [job for job in later if pending_demand(job, seen, left) is None]
 
 
-def _eligible(seen: Observed, ours: Iterable[str]) -> list[Job]:
-    skip = set(ours)
+def _eligible(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
+    skip = set(managed_ids)
     waiting = [
         job
         for job in seen.jobs.values()

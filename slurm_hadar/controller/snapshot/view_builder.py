@@ -84,18 +84,18 @@ def snapshot_without_faults(
     """:func:`snapshot_of`, where the data of some few jobs bring up a fault of ours without these:
     their owners must not hold up all others with what they write."""
 
-    def of(some: Mapping[str, SchedulableJob], out: Mapping[str, str]) -> Snapshot:
-        return snapshot_of(sources, some, out)
+    def built(jobs: Mapping[str, SchedulableJob], left_out: Mapping[str, str]) -> Snapshot:
+        return snapshot_of(sources, jobs, left_out)
 
     try:
-        return of(targets, excluded)
+        return built(targets, excluded)
     except Exception:
-        faults = _faults(lambda some: of(some, {}), dict(targets))
+        faults = _faults(lambda jobs: built(jobs, {}), dict(targets))
         if not faults:
             raise
         rest = {id_: target for id_, target in targets.items() if id_ not in faults}
-        said = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
-        return replace(of(rest, {**excluded, **faults}), faults=said)
+        messages = tuple(f"job {id_} is left alone: {why}" for id_, why in faults.items())
+        return replace(built(rest, {**excluded, **faults}), faults=messages)
 
 
 def _faults(
@@ -105,20 +105,20 @@ def _faults(
 
     Empty where there are too many: then it is no job's own fault.
     """
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     open_ = [list(targets)]
-    while open_ and len(found) <= _MOST_FAULTS:
+    while open_ and len(faults) <= _MOST_FAULTS:
         ids = open_.pop()
         try:
             make({id_: targets[id_] for id_ in ids})
         except Exception as error:
             if len(ids) == 1:
                 kind = type(error).__name__
-                found[ids[0]] = f"its data raises an internal error of slurm-hadar ({kind})"
+                faults[ids[0]] = f"its data raises an internal error of slurm-hadar ({kind})"
             else:
                 half = len(ids) // 2
                 open_ += [ids[:half], ids[half:]]
-    return found if len(found) <= _MOST_FAULTS and len(found) < len(targets) else {}
+    return faults if len(faults) <= _MOST_FAULTS and len(faults) < len(targets) else {}
 
 
 def snapshot_of(

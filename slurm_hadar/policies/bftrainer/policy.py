@@ -9,6 +9,7 @@ trainer at most; nothing migrates. Ours:
 - hits by nodes that are taken back are expected, by what :mod:`.idle_survival` has learned: each
   group of nodes that became idle together and may leave within the time looked ahead costs its
   trainer ``shrink_s`` at its whole rate, so groups are kept together and shaky ones stay small;
+- where the idle nodes have several GPU types, the counts are per type, by HiGHS;
 - old nodes go to trainers on old nodes, young ones to trainers on young nodes: idle nodes stay the
   longer the longer they have stayed.
 
@@ -19,12 +20,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.places import elders_first, oldest_to_oldest, without_youngest
 from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
-from slurm_hadar.policies.bftrainer.types import decide_types
 from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, best_counts_capped
+from slurm_hadar.solvers.typed_counts import TypedDemand, typed_counts
 
 __all__ = ["count_values", "decide", "decide_plain"]
 
@@ -38,7 +40,7 @@ def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
     if not view.trainers or not len(view.nodes):
         return IdleMap(view.holder), stays
     if _several_types(view):
-        return decide_types(view), stays
+        return _decide_types(view), stays
     view = replace(view, forward_s=view.ahead_s())
     view, room, released = _shrunk(view)
     free = np.flatnonzero(view.holder == NOBODY)
@@ -65,7 +67,7 @@ def decide_plain(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurv
     if not view.trainers or not len(view.nodes):
         return IdleMap(view.holder), stays
     if _several_types(view):
-        return decide_types(view), stays
+        return _decide_types(view), stays
     counts = _counts(view, [count_values(view, j, after=False) for j in range(len(view.trainers))])
     return IdleMap(oldest_to_oldest(view, counts, by_age=False)), stays
 
@@ -160,3 +162,46 @@ def _takers(
             )
         )
     return takers
+
+
+def _decide_types(view: IdleView) -> IdleMap:
+    """The best counts per type, old nodes kept first. Where HiGHS hits its limit, the best map it
+    has, and at worst the present one; the notes say so. Raises UsageError when a trainer lacks
+    the rates of a type."""
+    assert view.gpu_type is not None
+    types = int(view.gpu_type.max()) + 1
+    for one in view.trainers:
+        if one.rate.shape[0] < types:
+            raise UsageError(f"trainer {one.name}: rates of {types} GPU types are needed")
+    nodes = np.bincount(view.gpu_type, minlength=types).astype(np.int64)
+    held = np.zeros((len(view.trainers), types), np.int64)
+    used = view.holder >= 0
+    np.add.at(held, (view.holder[used], view.gpu_type[used]), 1)
+    demands = [
+        TypedDemand(one.rate[:types], row, one.grow_s, one.shrink_s, one.user)
+        for one, row in zip(view.trainers, held, strict=True)
+    ]
+    solved = typed_counts(
+        demands, nodes, view.ahead_s(), view.budget(), view.user_caps, view.time_limit_s
+    )
+    notes = () if solved.proven else ("the programme over GPU types hit its limit",)
+    return IdleMap(_laid_by_type(view, solved.counts), notes)
+
+
+def _laid_by_type(view: IdleView, counts: IntArray) -> IntArray:
+    assert view.gpu_type is not None
+    holder = view.holder.copy()
+    turns = elders_first(view)
+    order = np.lexsort((view.nodes, view.since_s))
+    for kind in range(counts.shape[1]):
+        ours = order[view.gpu_type[order] == kind]
+        for j in turns:
+            mine = ours[holder[ours] == j]
+            holder[mine[int(counts[j, kind]) :]] = NOBODY
+        free = ours[holder[ours] == NOBODY]
+        first = 0
+        for j in turns:
+            more = int(counts[j, kind]) - int((holder[ours] == j).sum())
+            holder[free[first : first + max(0, more)]] = j
+            first += max(0, more)
+    return holder

@@ -8,7 +8,7 @@ from hand_made import NOW, config, decide, hinted, job, seen
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.pending import age_compensation
-from slurm_hadar.controller.actuation.pending.hints import restored
+from slurm_hadar.controller.actuation.pending.hint_updates import restored
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError

@@ -12,7 +12,7 @@ from slurm_hadar import config
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.plugins.install import InstallRequest, planned
-from slurm_hadar.plugins.site_lua import options_in, site_lua
+from slurm_hadar.plugins.site_lua import SlurmFacts, options_in, site_lua
 
 WITH_LEASE = Path(__file__).parent / "lua_with_lease"
 """The Lua files of a release whose jobs waited under a begin time, and a site.lua that it wrote."""
@@ -148,7 +148,7 @@ def test_a_controllers_user_who_is_not_there_is_a_warning(site):  # noqa: F811
 
 def test_the_options_are_read_back():
     for untype in (False, True):
-        text = site_lua(CONFIG, {"v100"}, untype=untype)
+        text = site_lua(CONFIG, SlurmFacts({"v100"}), untype=untype)
         assert options_in(text) == (("--untype",) if untype else ())
     assert options_in("return {}") == ()
     # An option that this release does not have is none.

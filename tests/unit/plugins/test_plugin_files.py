@@ -16,7 +16,7 @@ from slurm_hadar.domain.declaration import KEYS
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.plugins import changes, install_lua, lua_files, programs, slurm_conf, spank
 from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, removal
-from slurm_hadar.plugins.site_lua import quoted, site_lua
+from slurm_hadar.plugins.site_lua import SlurmFacts, quoted, site_lua
 
 TOML = """\
 [site]
@@ -325,11 +325,11 @@ def test_the_lua_settings_say_whether_slurmctld_loads_ours(site, plugins, own, s
 
 
 def test_the_lua_settings_say_what_the_configuration_says():
-    text = site_lua(CONFIG, {"v100", "pascal"}, untype=True)
+    text = site_lua(CONFIG, SlurmFacts({"v100", "pascal"}), untype=True)
     assert "untype = true," in text and 'exchange_dir = "/shared/x",' in text
     assert '["p100"] = {feature = "pascal", memory_mb = 0},' in text
     assert 'opt_in = {["gpu"] = true},' in text
-    assert "untype = false," in site_lua(CONFIG, (), untype=False)
+    assert "untype = false," in site_lua(CONFIG, SlurmFacts(), untype=False)
     assert quoted('a"\n\\]é') == '"a\\034\\010\\092\\093\\195\\169"'
 
 
@@ -340,7 +340,9 @@ PARTITIONS = "PartitionName=DEFAULT State=UP\nPartitionName=pascal\nPartitionNam
 def test_the_lua_settings_say_whether_the_policy_makes_copies():
     def copies(policy):
         text = TOML + f'[controller]\npolicy = "{policy}"\n'
-        return "  copies = true,\n" in site_lua(config.parse(text, "test"), (), untype=False)
+        return "  copies = true,\n" in site_lua(
+            config.parse(text, "test"), SlurmFacts(), untype=False
+        )
 
     assert copies("hadare") and not copies("hadar")
     # As for hbatch: what cannot be known is not ruled out.
@@ -352,9 +354,8 @@ def test_the_lua_settings_say_which_partition_stands_for_which_types():
     there = {"gpu", "pascal", "v100"}
 
     def groups(text, partitions):
-        found = site_lua(
-            config.parse(text, "test"), {"pascal"}, untype=False, partitions=partitions
-        )
+        facts = SlurmFacts({"pascal"}, partitions=partitions)
+        found = site_lua(config.parse(text, "test"), facts, untype=False)
         return found.partition("groups = {\n")[2].partition("  },\n")[0]
 
     listed = '    ["gpu"] = {{"pascal", "p100"}, {"v100", "v100"}},\n'

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hadar_program import run_hadar
 
 from slurm_hadar.cli.main import main
 
@@ -14,15 +15,7 @@ _SMALL = ("--cluster", "v100=8,p100=8,k80=8")
 
 
 def hadar(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slurm_hadar.cli.main", "simulate", "jobs", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "HADAR_CONFIG": str(cwd / "none.toml")},
-        check=False,
-    )
+    return run_hadar(cwd, "simulate", "jobs", *words)
 
 
 @pytest.fixture

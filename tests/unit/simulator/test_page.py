@@ -1,20 +1,10 @@
 import re
-from html.parser import HTMLParser
 
+from html_tags import Tags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.reports.simulation import Simulated, page
-
-
-class _Tags(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
 
 
 def simulated(policy: str, finished: int = 2, avg: float | None = 1.5) -> Simulated:
@@ -30,7 +20,7 @@ def simulated(policy: str, finished: int = 2, avg: float | None = 1.5) -> Simula
 
 def test_the_page_loads_nothing_and_runs_nothing() -> None:
     text = page([simulated("a"), simulated("b", avg=2.0)], "t", ["n"])
-    tags = _Tags(text).tags
+    tags = Tags(text).tags
     assert "//" not in text
     assert not [t for t, a in tags if t == "script" or {"src", "href"} & a.keys()]
     (rule,) = [a["content"] for t, a in tags if t == "meta" and "http-equiv" in a]
@@ -65,7 +55,7 @@ def test_nothing_finished() -> None:
 @given(st.text(max_size=30))
 def test_hostile_names_stay_text(name: str) -> None:
     hostile = f'<script>alert(1)</script>" onload=x {{{{7*7}}}} {name}'
-    found = _Tags(page([simulated(hostile)], hostile, [hostile])).tags
-    expected = _Tags(page([simulated("a")], "a", ["a"])).tags
+    found = Tags(page([simulated(hostile)], hostile, [hostile])).tags
+    expected = Tags(page([simulated("a")], "a", ["a"])).tags
     assert [tag for tag, _ in found] == [tag for tag, _ in expected]
     assert not [a for _, a in found if "onload" in a]

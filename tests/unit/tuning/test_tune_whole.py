@@ -1,14 +1,13 @@
 """``hadar tune`` from end to end on histories whose right advice is known."""
 
 import json
-import subprocess
-import sys
-from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
 import made_history
 import pytest
+from hadar_program import run_hadar
+from html_tags import Tags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,18 +25,6 @@ from slurm_hadar.tuning.replay import ANY, OWN
 WISH = sources.TuneRequest(("srtf",), 60, 60.0, 60.0, 0.0)
 
 
-def hadar(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slurm_hadar.cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "HADAR_CONFIG": str(cwd / "none.toml")},
-        check=False,
-    )
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "slurm.conf").write_text(made_history.CONF)
@@ -53,7 +40,7 @@ def tuned(place: Path, past: str, toml: str = "") -> dict:
 
 
 def test_who_waits_for_v100_while_k80_idle_is_advised_to_open_both(place: Path) -> None:
-    done = hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf",
+    done = run_hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf",
                  "--report", "page.html", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -83,7 +70,7 @@ def test_who_waits_for_v100_while_k80_idle_is_advised_to_open_both(place: Path) 
     used = next(one for one in result["gpu_types"] if one["type"] == "v100")["used_gpu_h"]
     assert runs["as recorded"]["gpu_h"] == pytest.approx(used)
     assert "PartitionName=gpu" in (place / "page.html").read_text()
-    text = hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf").stdout
+    text = run_hadar(place, "tune", "past", "--slurm-conf", "slurm.conf", "--policy", "srtf").stdout
     assert "1. GPU types" in text and "PartitionName=idle" in text
 
 
@@ -108,7 +95,7 @@ def test_a_site_where_nobody_waits_is_reported(place: Path) -> None:
     result = tuned(place, "calm")
     assert result["advice"] == [] and result["slurm_conf"] == []
     assert len(result["fine"]) >= 7
-    done = hadar(place, "tune", "calm", "--slurm-conf", "slurm.conf", "--policy", "srtf")
+    done = run_hadar(place, "tune", "calm", "--slurm-conf", "slurm.conf", "--policy", "srtf")
     assert "No advice." in done.stdout
 
 
@@ -177,17 +164,17 @@ def test_nodes_alone_are_enough_for_the_figures(place: Path) -> None:
 
 def test_the_simulators_own_output(place: Path) -> None:
     words = ("--cluster", "v100=8,p100=8,k80=8")
-    made = hadar(place, "simulate", "jobs", "mixed_60", *words, "--policy", "fifo", "--round", "0",
-                 "--jct-out", "fifo.csv")  # fmt: skip
+    more = ("--policy", "fifo", "--round", "0", "--jct-out", "fifo.csv")
+    made = run_hadar(place, "simulate", "jobs", "mixed_60", *words, *more)
     assert made.returncode == 0, made.stderr
-    done = hadar(place, "tune", "--jct", "fifo.csv", "--trace", "mixed_60", *words, "--policy",
+    done = run_hadar(place, "tune", "--jct", "fifo.csv", "--trace", "mixed_60", *words, "--policy",
                  "srtf", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["result"]
     assert result["policies"][0]["policy"] == "fifo"
     assert result["policies"][0]["finished"] == 60
     assert result["gpu_types"] == []
-    wrong = hadar(place, "tune", "--jct", "fifo.csv", "--trace", "trace_120", *words)
+    wrong = run_hadar(place, "tune", "--jct", "fifo.csv", "--trace", "trace_120", *words)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
 
 
@@ -223,23 +210,13 @@ def test_slips_are_one_sentence(
     assert says in said.err and said.err.count("\n") == 1
 
 
-class _Tags(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-
 def test_the_page_loads_nothing_runs_nothing_and_escapes_names(place: Path) -> None:
     plain = shown.page(tuned(place, "past"))
     hostile = made_history.queue_behind_v100(60).replace("|nlp|", "|<script src=x>{{7*7}}|")
     (place / "past").write_text(hostile)
     text = shown.page(tuned(place, "past"))
-    tags = _Tags(text).tags
-    assert [tag for tag, _ in tags] == [tag for tag, _ in _Tags(plain).tags]
+    tags = Tags(text).tags
+    assert [tag for tag, _ in tags] == [tag for tag, _ in Tags(plain).tags]
     assert "//" not in text.replace(str(place), "") and "{{7*7}}" in text
     assert not [t for t, a in tags if t == "script" or {"src", "href"} & a.keys()]
     (rule,) = [a["content"] for t, a in tags if t == "meta" and "http-equiv" in a]

@@ -72,7 +72,7 @@ def advance(
     requeue: list[tuple[Entry, Job, float]] = []
     send_on: list[tuple[Entry, Job]] = []
     freed: list[Update] = []
-    said: list[str] = []
+    messages: list[str] = []
     moving = context.config.moving
     repair.keep_holds(context, jobs.values())
     for entry in entries:
@@ -96,9 +96,9 @@ def advance(
             if job is not None and _began_by_itself(entry, job):
                 _keep_as_either(context, entry, job)
             if job is not None and (decided.step is MoveStep.STAY or not job.managed):
-                said += _correct_plan(context, job)
+                messages += _correct_plan(context, job)
             context.store.end(entry.id, decided.outcome, now)
-            said.append(f"job {entry.job}: {decided.outcome}")
+            messages.append(f"job {entry.job}: {decided.outcome}")
             if job is not None and not job.managed:
                 fields = begin_time_returned(entry, job, now, context.requeue_delay_s)
                 freed += [Update(job.id, fields)] if fields else []
@@ -106,18 +106,18 @@ def advance(
         context.cluster.apply(freed)
     if not may_requeue:
         requeue = []
-    requeue, dropped = _still_right(requeue, entries, now, obstacles)
+    requeue, dropped = _without_obstacles(requeue, entries, now, obstacles)
     for entry, job, why in dropped:
-        said += _correct_plan(context, job)
+        messages += _correct_plan(context, job)
         context.store.end(entry.id, f"{DROPPED}{why}", now)
-        said.append(f"job {entry.job}: {DROPPED}{why}")
-    said += _send_on(context, send_on, now)
+        messages.append(f"job {entry.job}: {DROPPED}{why}")
+    messages += _release(context, send_on, now)
     if requeue and poll_schedule.sees_it_through(context.cluster.traffic):
-        said += _requeue(context, requeue, now)
-    return MoveResult(tuple(said), destinations(entry for entry, _ in send_on))
+        messages += _requeue(context, requeue, now)
+    return MoveResult(tuple(messages), destinations(entry for entry, _ in send_on))
 
 
-def _still_right(
+def _without_obstacles(
     requeue: Sequence[tuple[Entry, Job, float]],
     entries: Sequence[Entry],
     now: float,
@@ -125,17 +125,17 @@ def _still_right(
 ) -> tuple[list[tuple[Entry, Job, float]], list[tuple[Entry, Job, str]]]:
     """The moves to be requeued now, and those that are dropped, with the reason; what is in neither
     waits."""
-    asked = [one for one in requeue if abs(now - one[0].opened_s) > _DECIDED_NOW_S]
-    if not asked:
+    to_check = [move for move in requeue if abs(now - move[0].opened_s) > _DECIDED_NOW_S]
+    if not to_check:
         return list(requeue), []
     ripe = {entry.id for entry, _, _ in requeue}
     others = [entry for entry in entries if entry.id not in ripe]
-    found = obstacles([(entry, job) for entry, job, _ in asked], others)
-    if found is None:
-        return [one for one in requeue if one not in asked], []
-    dropped = [(entry, job, found[job.id]) for entry, job, _ in asked if job.id in found]
-    gone = {entry.id for entry, _, _ in dropped}
-    return [one for one in requeue if one[0].id not in gone], dropped
+    reasons = obstacles([(entry, job) for entry, job, _ in to_check], others)
+    if reasons is None:
+        return [move for move in requeue if move not in to_check], []
+    dropped = [(entry, job, reasons[job.id]) for entry, job, _ in to_check if job.id in reasons]
+    dropped_ids = {entry.id for entry, _, _ in dropped}
+    return [move for move in requeue if move[0].id not in dropped_ids], dropped
 
 
 def _correct_plan(context: ActionContext, job: Job) -> list[str]:
@@ -154,18 +154,20 @@ def _began_by_itself(entry: Entry, job: Job) -> bool:
 def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
     """Its request may be as it stood before the move, or as the move wrote it: neither is a change
     by its owner. What it was before and is not known any more is compared no more."""
-    stood, known = entry.details.get("stood"), context.steering_of(job)
+    stood, recorded = entry.details.get("stood"), context.steering_of(job)
     if not isinstance(stood, dict):
         return
     wrote = {
-        key: value for key, value in known.wrote.items() if key in stood or key not in STOOD_FIELDS
+        key: value
+        for key, value in recorded.wrote.items()
+        if key in stood or key not in STOOD_FIELDS
     }
-    context.keep(job, replace(known, wrote=wrote, unsure={**known.unsure, **stood}))
+    context.keep(job, replace(recorded, wrote=wrote, unsure={**recorded.unsure, **stood}))
 
 
 def settle(
     context: ActionContext,
-    known: Mapping[str, Job],
+    observed: Mapping[str, Job],
     sleep: Callable[[float], None],
     why_not: Callable[[], str] = str,
     obstacles: Obstacles = _no_obstacle,
@@ -173,10 +175,10 @@ def settle(
     """Follow the open moves for a bounded time, as :mod:`.poll_schedule` says. Slurm is asked about
     these jobs only, and about all before one is requeued that was asked to save some time ago.
 
-    ``known``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
+    ``observed``: the jobs as this tick has seen them; ``why_not``: why nothing may be changed any
     more, empty where it may.
     """
-    said: list[str] = []
+    messages: list[str] = []
     config = context.config
     schedule = poll_schedule.PollSchedule(context.cluster.traffic, config.moving.after_return_s)
     settle_s, longest_s = config.moving.settle_s, poll_schedule.longest_s(config)
@@ -185,33 +187,33 @@ def settle(
     while True:
         entries = _open_moves(context)
         if not entries:
-            return said
+            return messages
         # One that ended when it was asked is requeued by the next tick; nothing else becomes of it.
         followed = [entry for entry in entries if entry.job not in ended]
         names = [entry.job for entry in followed]
-        owners = {name: known[name].uid for name in names if name in known}
+        owners = {name: observed[name].uid for name in names if name in observed}
         progress = read_all_progress(config.site.exchange_dir, owners)
         stopped = why_not()
         if stopped:
-            return [*said, f"moves in progress wait: {stopped}"]
+            return [*messages, f"moves in progress wait: {stopped}"]
         # The clock may be set back meanwhile, so the pauses are counted too.
         passed_s = max(slept, context.clock() - began)
         if schedule.due(followed, progress, passed_s, context.clock()):
             try:
-                jobs = {job.id: _later(job, known) for job in context.cluster.read_jobs(names)}
+                jobs = {job.id: _later(job, observed) for job in context.cluster.read_jobs(names)}
             except SlurmError as error:
-                return [*said, f"moves in progress continue at the next tick: {error}"]
+                return [*messages, f"moves in progress continue at the next tick: {error}"]
             # Slurm may have taken longer to answer than a heartbeat lasts.
             stopped = why_not()
             if stopped:
-                return [*said, f"moves in progress wait: {stopped}"]
+                return [*messages, f"moves in progress wait: {stopped}"]
             schedule.looked(followed, progress, jobs, passed_s)
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
             in_time = passed_s <= settle_s
-            said += advance(context, jobs, progress, context.clock(), obstacles, in_time).said
+            messages += advance(context, jobs, progress, context.clock(), obstacles, in_time).said
         passed_s = max(slept, context.clock() - began)
-        if passed_s >= settle_s and (passed_s >= longest_s or not _requeued_ones(context)):
-            return said
+        if passed_s >= settle_s and (passed_s >= longest_s or not _has_unreleased(context)):
+            return messages
         sleep(poll_schedule.POLL_S)
         slept += poll_schedule.POLL_S
 
@@ -220,40 +222,40 @@ def _open_moves(context: ActionContext) -> list[Entry]:
     return [entry for entry in context.store.open_entries() if entry.kind == "move"]
 
 
-def _requeued_ones(context: ActionContext) -> bool:
+def _has_unreleased(context: ActionContext) -> bool:
     """Whether a job that was requeued here is not released yet."""
     return any(entry.phase == REQUEUED for entry in _open_moves(context))
 
 
-def _later(job: Job, known: Mapping[str, Job]) -> Job:
+def _later(job: Job, observed: Mapping[str, Job]) -> Job:
     """The job as it is shown now, with what only the tick's whole snapshot tells of it."""
-    if job.id not in known or known[job.id].restarts != job.restarts:
+    if job.id not in observed or observed[job.id].restarts != job.restarts:
         return job
-    return replace(job, not_before_s=known[job.id].not_before_s)
+    return replace(job, not_before_s=observed[job.id].not_before_s)
 
 
 def destinations(entries: Iterable[Entry]) -> dict[str, Mapping[str, Mapping[str, int]]]:
     """Where jobs in the middle of a move are going: job -> node -> type -> GPUs."""
-    found = {}
+    nodes_of = {}
     for entry in entries:
         if entry.kind == "move":
-            found[entry.job] = steering_of(entry.details, entry.changed_s).nodes
-    return found
+            nodes_of[entry.job] = steering_of(entry.details, entry.changed_s).nodes
+    return nodes_of
 
 
 def _requeue(
     context: ActionContext, moved: Sequence[tuple[Entry, Job, float]], now: float
 ) -> list[str]:
     """``moved``: with the time until which each may be requeued."""
-    said: list[str] = []
+    messages: list[str] = []
     if not moved:
-        return said
+        return messages
     mails.switch_off(context, [job for _, job, _ in moved])
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
     entries = [entry for entry, _, until in moved if sent_s <= until]
     if not entries:
-        return said
+        return messages
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
     for entry, error in zip(entries, errors, strict=True):
@@ -261,15 +263,15 @@ def _requeue(
             context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
             outcome = f"the requeue was refused: {error}"
-            said += write_unmoved_plan(context, jobs[entry.id])
+            messages += write_unmoved_plan(context, jobs[entry.id])
             context.store.end(entry.id, outcome, now)
-            said.append(f"job {entry.job}: {outcome}")
-    return said
+            messages.append(f"job {entry.job}: {outcome}")
+    return messages
 
 
-def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
+def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
-    said: list[str] = []
+    messages: list[str] = []
     waiting = [(entry, job) for entry, job in moved if not job.held]
     mails.restore(context, [job for _, job in moved if job.held])
     for entry, job in moved:
@@ -277,65 +279,68 @@ def _send_on(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             outcome = "it was held while it moved; its owner or an admin decides"
             context.remove_plan(job)
             context.store.end(entry.id, outcome, now)
-            said.append(f"job {job.id}: {outcome}")
+            messages.append(f"job {job.id}: {outcome}")
     if not waiting:
-        return said
+        return messages
     nices = move_priority.restoring_nices(context, waiting, now)
     releases, updates = [], []
     for entry, job in waiting:
-        one = release_of(context, entry, job, now)
-        if one.plan is None:
+        release = release_of(context, entry, job, now)
+        if release.plan is None:
             context.remove_plan(job)
         else:
-            complaint = context.write_plan(job, one.plan)
-            said += [complaint] if complaint else []
+            complaint = context.write_plan(job, release.plan)
+            messages += [complaint] if complaint else []
         if job.id in nices:
             nice = nices[job.id]
-            one = replace(
-                one,
-                changes={**one.changes, "Nice": nice.value},
-                sure=move_priority.with_nice(one.sure, nice),
+            release = replace(
+                release,
+                changes={**release.changes, "Nice": nice.value},
+                sure=move_priority.with_nice(release.sure, nice),
             )
-        releases.append(one)
-        updates.append(context.update(job, one.changes, steering_until_taken(context, one)))
-    answers = _sent(context, [job for _, job in waiting], updates, now)
+        releases.append(release)
+        updates.append(context.update(job, release.changes, steering_until_taken(context, release)))
+    answers = _update_errors(context, [job for _, job in waiting], updates, now)
     taken: list[Entry] = []
-    again: list[Update] = []
-    for (entry, job), one, error in zip(waiting, releases, answers, strict=True):
+    begin_times: list[Update] = []
+    for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
         if error is None:
-            ours = steering_of(entry.details, now)
-            if not ours.gpus:
-                context.keep(job, one.sure)
-            outcome, where = (one.left, one.starts) if one.left else done_text(ours)
+            steering = steering_of(entry.details, now)
+            if not steering.gpus:
+                context.keep(job, release.sure)
+            outcome, where = (release.left, release.starts) if release.left else done_text(steering)
             context.store.end(entry.id, outcome, now)
-            said.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
-            if not one.left and ours.gpus and not (job.id in nices and nices[job.id].exact):
+            messages.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
+            if not release.left and steering.gpus and not (job.id in nices and nices[job.id].exact):
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and pending.BEGUN not in str(error):
             context.remove_plan(job)
-            context.keep(job, replace(one.before, moves=one.sure.moves))
+            context.keep(job, replace(release.before, moves=release.sure.moves))
             outcome = f"{REFUSED}, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
-            said.append(f"job {job.id}: {outcome}")
-            if "StartTime" in one.changes:
+            messages.append(f"job {job.id}: {outcome}")
+            if "StartTime" in release.changes:
                 # It waits for nothing any more but the begin time of its requeue.
-                again.append(Update(job.id, {"StartTime": one.changes["StartTime"]}))
-    if again:
-        context.cluster.apply(again)
+                begin_times.append(Update(job.id, {"StartTime": release.changes["StartTime"]}))
+    if begin_times:
+        context.cluster.apply(begin_times)
     move_priority.correct_nices(context, taken)
-    return said
+    return messages
 
 
-def _sent(
+def _update_errors(
     context: ActionContext, jobs: Sequence[Job], updates: Sequence[Update], now: float
 ) -> list[SlurmError | None]:
     """Slurm's answers; None of an update that changes nothing, which is not sent."""
     answers: list[SlurmError | None] = [None] * len(updates)
-    full = [index for index, update in enumerate(updates) if update.fields]
-    found = pending.apply(
-        context.cluster, [jobs[index] for index in full], [updates[index] for index in full], now
+    not_empty = [index for index, update in enumerate(updates) if update.fields]
+    errors = pending.apply(
+        context.cluster,
+        [jobs[index] for index in not_empty],
+        [updates[index] for index in not_empty],
+        now,
     )
-    for index, error in zip(full, found, strict=True):
+    for index, error in zip(not_empty, errors, strict=True):
         answers[index] = error
     return answers

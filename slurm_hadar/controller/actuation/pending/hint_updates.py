@@ -1,0 +1,246 @@
+"""The update that gives a waiting job its hint, with the steering that records it, and the updates
+that restore its owner's values: of a job that is not steered, and of one that runs after a move.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.pending import list_updates
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
+from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
+from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
+from slurm_hadar.controller.snapshot.view_builder import Snapshot
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+from slurm_hadar.reports import formats
+from slurm_hadar.slurm.times import at_once
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What a waiting job shall have: its ``partitions`` in this order, empty as they are; a
+    ``nice`` other than its owner's, where it has another job's place in the queue; for what a
+    shorter list makes it ``wait``; whether it was ``preempted``, and may start before the begin
+    time that Slurm gave it when it requeued it; and whether its list names a partition that is
+    being removed (``leaves``): Slurm ends such jobs then."""
+
+    partitions: tuple[str, ...] = ()
+    nice: str = ""
+    wait: "Wait | None" = None
+    preempted: bool = False
+    leaves: bool = False
+    opened: tuple[str, ...] = ()
+    """The list that it is to have as if it had been submitted with it; empty: as it was."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A list that is shorter than it may be: up to when (``until_s``) it waits for its first
+    partition, and when it is expected to end there. Both s since the epoch."""
+
+    until_s: float
+    ends_s: float
+
+
+def updates(
+    ids: Iterable[str],
+    hint_of: Mapping[str, Hint],
+    excluded: Mapping[str, str],
+    seen: Observed,
+    refused: Mapping[str, Refusals],
+) -> list[Action]:
+    """The updates that give the pending jobs of ``ids`` their hints; a job without one gets its
+    owner's request back. ``excluded``: jobs that are not steered, with the reason; ``refused``:
+    job -> its refusals."""
+    actions = []
+    for id_ in ids:
+        job = seen.jobs[id_]
+        if job.state is not JobState.PENDING or job.held:
+            continue
+        if is_refused(job, seen, refused) and not _is_unfit(job, seen):
+            continue
+        action = _update(job, hint_of.get(id_, Hint()), excluded.get(id_, ""), seen)
+        actions += [action] if action is not None else []
+    return actions
+
+
+def restored(
+    ids: Iterable[str],
+    excluded: Mapping[str, str],
+    seen: Observed,
+    refused: Mapping[str, Refusals],
+    preempted: Collection[str] = (),
+) -> list[Action]:
+    """What makes the requests of these jobs their owners' again, where they wait.
+
+    ``excluded``: those that are not steered, with the reason; ``preempted``: see :class:`Hint`.
+    """
+    again = dict.fromkeys(preempted, Hint(preempted=True))
+    return updates(ids, again, excluded, seen, refused)
+
+
+def restored_after_moves(
+    snapshot: Snapshot, seen: Observed, refused: Mapping[str, Refusals]
+) -> list[Action]:
+    """The updates that restore what a move changed until its job runs again."""
+    started = [
+        target.job
+        for target in snapshot.schedulable.values()
+        if target.job.state is JobState.RUNNING and not target.starting
+    ]
+    actions = (
+        _restored_after_move(job, seen) for job in started if not is_refused(job, seen, refused)
+    )
+    return [action for action in actions if action is not None]
+
+
+def _restored_after_move(job: Job, seen: Observed) -> Action | None:
+    """The owner's Nice and MailType, of a job that runs again: it has its place now."""
+    steered = seen.steered(job.id)
+    fields = {
+        key: value
+        for key, value in steered.was.items()
+        if key in job_updates.UNTIL_IT_RUNS
+        and job_updates.present(job, steered, key)
+        in (steered.wrote.get(key), steered.unsure.get(key))
+    }
+    if not fields:
+        return None
+
+    def rest(values: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in values.items() if key not in fields}
+
+    steering = replace(
+        steered,
+        time=seen.now,
+        was=rest(steered.was),
+        wrote=rest(steered.wrote),
+        unsure=rest(steered.unsure),
+    )
+    why = f"it runs: {' and '.join(sorted(fields))} as set by its owner"
+    return Action(Kind.HINT, job, fields, steering, why)
+
+
+def _update(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
+    steered = seen.steered(job.id)
+    fields, opened = _fields(job, hint, excluded, seen)
+    if opened:
+        was = {**steered.was, "Partition": ",".join(hint.opened)}
+        steered = replace(steered, was=was)
+    is_obsolete = obsolete_begin_time(job, steered, seen.now)
+    if is_obsolete or hint.preempted:
+        fields["StartTime"] = at_once(job, seen.now)
+    only_recounts = not fields and list_updates.counts_again(steered, seen)
+    if only_recounts:
+        fields["Partition"] = ",".join(job.partitions)
+    if not fields:
+        return None
+    steering = recorded(job, fields, steered, seen)
+    if hint.wait is not None:
+        steering = replace(steering, until=hint.wait.until_s, ends=hint.wait.ends_s)
+    if is_obsolete:
+        why = "it has a begin time of an earlier release of hbatch or the plugins"
+    elif only_recounts:
+        why = "its list stays: an update makes Slurm count its age again"
+    else:
+        why = _reason(hint, fields, steering, excluded)
+    return Action(Kind.HINT, job, fields, steering, why)
+
+
+def _fields(job: Job, hint: Hint, excluded: str, seen: Observed) -> tuple[dict[str, str], bool]:
+    """The fields that give a job its hint, and whether its list takes up partitions that it counts
+    as submitted with from now on."""
+    steered, names = seen.steered(job.id), hint.partitions
+    fields = with_nice(job_updates.undo_fields(job, steered), job, hint.nice)
+    if "Partition" in steered.foreign:
+        return fields, False
+    if names:
+        fields.pop("Partition", None)
+        is_same = ",".join(names) == job_updates.current(job, "Partition")
+        stays = list_updates.would_change_places(job, steered, seen) and not hint.leaves
+        if hint.opened:
+            stays = stays and not list_updates.opens_a_free_gpu(job, names, seen)
+        elif list_updates.gives_back(job, names, steered):
+            # Without it the job might wait far longer than it loses by its age.
+            stays = False
+        if not (is_same or stays):
+            fields["Partition"] = ",".join(names)
+            return fields, bool(hint.opened)
+    elif _is_wider(job, steered) and (
+        not excluded or list_updates.would_change_places(job, steered, seen)
+    ):
+        # A list that has sunk back in the queue is left as it is.
+        fields.pop("Partition", None)
+        if steered.wrote.get("Features") == job.features:
+            fields.pop("Features", None)
+    return fields, False
+
+
+def _reason(hint: Hint, fields: Mapping[str, str], steering: Steering, excluded: str) -> str:
+    """Why these ``fields`` are sent, for the event log."""
+    if hint.preempted:
+        return "it was preempted, and may start again"
+    if "Partition" in fields and hint.wait is not None:
+        return f"{waits_for(steering)}: it ends sooner so than where it could begin before"
+    if "Partition" in fields and hint.opened:
+        return "by measured speeds it is not far slower on a type that a table left out"
+    if "Partition" in fields and hint.partitions:
+        return "its order of preference"
+    if hint.nice and "Nice" in fields:
+        return "it has the place of another managed job in the queue, which the policy lets wait"
+    return "its owner's request is restored" + (f": {excluded}" if excluded else "")
+
+
+def with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
+    """``fields`` with the Nice of an exchange of places; as they are where ``nice`` is empty."""
+    if not nice:
+        return fields
+    rest = {key: value for key, value in fields.items() if key != "Nice"}
+    return rest if nice == str(job.nice) else {**rest, "Nice": nice}
+
+
+def recorded(job: Job, fields: Mapping[str, str], steered: Steering, seen: Observed) -> Steering:
+    """What is known of the job once these are sent: its owner's value of each that differs."""
+    names = fields.get("Partition")
+    is_changed = names is not None and names != job_updates.current(job, "Partition")
+    was = {
+        key: value
+        for key, value in job_updates.originals(job, fields, steered.was).items()
+        if fields.get(key, job_updates.present(job, steered, key)) != value
+    }
+    wrote = {key: fields.get(key, job_updates.present(job, steered, key)) for key in was}
+    return Steering(
+        time=seen.now,
+        moves=steered.moves,
+        was=was,
+        wrote=wrote,
+        foreign=steered.foreign,
+        age_lost=is_changed and list_updates.takes_age(job, seen),
+    )
+
+
+def waits_for(steered: Steering) -> str:
+    """What a job with a list that is shorter than it may be waits for, and up to when."""
+    first = steered.wrote.get("Partition", "").partition(",")[0]
+    return f"waits for {first} until {formats.moment(steered.until)} at most"
+
+
+def _is_wider(job: Job, steered: Steering) -> bool:
+    return not steered.until and set(steered.wrote.get("Partition", "").split(",")) == set(
+        job.partitions
+    )
+
+
+def is_refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
+    """Whether Slurm refused the job's last update, and it is too early to send another."""
+    return job.id in refused and not refused[job.id].over(seen.now)
+
+
+def _is_unfit(job: Job, seen: Observed) -> bool:
+    """Whether Slurm says that a job fits nowhere in a partition of a list that is ours."""
+    return job.reason.split(",")[0] in UNFIT and "Partition" in job_updates.undo_fields(
+        job, seen.steered(job.id)
+    )
