@@ -86,12 +86,13 @@ def origin(known: Known, place: Place, uid: int | None, job: str) -> RateOrigin:
 
 
 def _inferred(found: InferredRate, place: Place) -> str:
-    """Only where batches differ they are named."""
-    named: dict[str, None] = {}
+    """Of many places those that were measured for longest are named. A batch is where it is another
+    one."""
+    named: dict[str, tuple[str, int, int]] = {}
     for row in found.rows:
         size = "" if row.batch == place.batch else f" with batch {row.batch}"
-        named[f"{row.gpus} x {row.gpu_type}{size}"] = None
-    first = list(named)[:_MOST_NAMED]
+        named[f"{row.gpus} x {row.gpu_type}{size}"] = (row.gpu_type, row.gpus, row.batch)
+    first = sorted(list(named)[:_MOST_NAMED], key=named.__getitem__)
     if len(named) > _MOST_NAMED:
         places = f"{', '.join(first)} and {len(named) - _MOST_NAMED} more"
     else:
