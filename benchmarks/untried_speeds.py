@@ -1,6 +1,6 @@
 """How far off the speeds of untried GPUs are: inferred by the step-time model, or estimated.
 
-``python -m benchmarks.untried_speeds``
+``python -m benchmarks.untried_speeds [--jobs 3000]``
 
 The truth is the shipped table (Gavel's measurements). Part of it is hidden, a user measures some
 places with noise of 3%, and the speeds of the other places are asked for twice: as the controller
@@ -15,12 +15,15 @@ batch:
 
 ``fit``: by the fit even where the controller keeps the estimate, which shows why it does. Printed
 per case: the median and the 90th percentile of the error of the logarithm; ``in sd``: the part of
-the fit's errors that are within the standard deviation that it says.
+the fit's errors that are within the standard deviation that it says. Last the seconds that speeds
+of so many jobs take, see :func:`seconds`.
 """
 
+import argparse
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,8 +172,40 @@ def _fit(
     return found
 
 
+def seconds(jobs: int) -> list[float]:
+    """Processor's seconds for the speeds of that many jobs, each of a model of its own that was
+    measured on one or two numbers of GPUs: at first, when all were measured anew, when none was,
+    and, without any fit, of the estimates at first."""
+    rng, found = np.random.default_rng(0), []
+    rates, estimates = Rates(), Rates()
+    asked = [(job % 50, f"own{job}", 64) for job in range(jobs)]
+
+    def measured(gpus: int, *these: Rates) -> None:
+        for uid, model, batch in asked:
+            rate = float(rng.uniform(20.0, 200.0))
+            for one in these:
+                one.store.record(RateSample(model, "v100", gpus, batch, rate, 60.0, uid=uid))
+
+    def timed(ask: Callable[[], object]) -> None:
+        began = time.process_time()
+        ask()
+        found.append(time.process_time() - began)
+
+    measured(1, rates, estimates)
+    timed(lambda: rates.rates_for(asked, TYPES, COUNTS))
+    measured(2, rates)
+    rates.read_again()
+    timed(lambda: rates.rates_for(asked, TYPES, COUNTS))
+    timed(lambda: rates.rates_for(asked, TYPES, COUNTS))
+    timed(lambda: estimates.own_rates_for(asked, TYPES, COUNTS))
+    return found
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, and the seconds."""
+    parser = argparse.ArgumentParser(description="Speeds of untried GPUs.")
+    parser.add_argument("--jobs", type=int, default=3000)
+    jobs = parser.parse_args().jobs
     rng = np.random.default_rng(0)
     columns = (
         "hidden | batch | measured on | asked of | places | controller | estimate | fit | in sd"
@@ -196,6 +231,9 @@ def main() -> None:
             batch = "per GPU" if hidden.weak else "global"
             print(f"| {hidden.what} | {batch} | {name} | {place} | {len(rows)} | "
                   + " | ".join(cells) + f" | {within:.0%} |", flush=True)  # fmt: skip
+    parts = [f"{part:.2f}" for part in seconds(jobs)]
+    print(f"{jobs:,} jobs, processor's s: "
+          + "first {}, all anew {}, unchanged {}; estimates alone {}".format(*parts))  # fmt: skip
 
 
 if __name__ == "__main__":

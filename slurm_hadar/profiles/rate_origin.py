@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Evidence:
     """What is known of a rate: what is expected without measurements, the corrections by its
     owner's and by all users' measurements, and what a fit to its owner's infers, None where there
     is none. ``in_full``: whether what others measured counts as it is; ``shifted``: whether it
@@ -51,14 +51,14 @@ class Known:
     shifted: Callable[[], bool]
 
 
-def origin(known: Known, place: Place, uid: int | None, job: str) -> RateOrigin:
+def origin(evidence: Evidence, place: Place, uid: int | None, job: str) -> RateOrigin:
     """The origin of one rate of the jobs of ``uid``. ``job``: the id of the one that is asked for,
     whose own measurements are named."""
-    cell, own, theirs = known.cell, known.own, known.theirs
+    cell, own, theirs = evidence.cell, evidence.own, evidence.theirs
     kind: Literal["inferred", "table", "estimate"] = "table" if cell.known else "estimate"
     words, where = cell.how, (place.gpu_type, place.gpus, place.batch)
-    if known.inferred is not None:
-        kind, words = "inferred", _inferred(known.inferred, place)
+    if evidence.inferred is not None:
+        kind, words = "inferred", _inferred(evidence.inferred, place)
     stands = place.gpu_type in own.types()
     for by in () if place.spread else (own,) if stands else (own, theirs):
         if by.measured(*where) is not None:
@@ -68,12 +68,12 @@ def origin(known: Known, place: Place, uid: int | None, job: str) -> RateOrigin:
             rows = _rows(by, place)
             if by is own:
                 return _measured(rows, job, uid)
-            if known.in_full():
+            if evidence.in_full():
                 return RateOrigin("other_users", f"measured by other users ({_runs(rows)})")
             within = "corrected within bounds by what other users measured"
             return RateOrigin(kind, f"{words}, {within} ({_runs(rows)})", whose)
     if kind == "inferred":
-        if known.shifted():
+        if evidence.shifted():
             within = "corrected within bounds by what other users measured"
             return RateOrigin(kind, f"{words}, {within}", "other_users")
         return RateOrigin(kind, words)

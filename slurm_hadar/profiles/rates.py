@@ -286,7 +286,7 @@ class Rates:
         inferred = fit.at(*pair) if fit else None
         place = Place(gpu_type, gpus, batch, spread)
         return rate_origin.origin(
-            rate_origin.Known(
+            rate_origin.Evidence(
                 cell,
                 own,
                 theirs,

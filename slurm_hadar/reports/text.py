@@ -49,8 +49,9 @@ class RateRow:
     ``relative``: its speed over that of the fastest of the job's rows, 0-1; None: not said.
 
     ``origin``: ``this_job``, ``owner`` or ``other_users``, whose runs measured it; else
-    ``inferred``, ``table`` or ``estimate``; of a report of an earlier release empty. ``corrected_by``: ``owner`` or
-    ``other_users``, whose runs elsewhere changed what was not measured; else empty."""
+    ``inferred``, ``table`` or ``estimate``; of a report of an earlier release empty.
+    ``corrected_by``: ``owner`` or ``other_users``, whose runs elsewhere changed what was not
+    measured; else empty."""
 
     gpu_type: str
     gpus: int
