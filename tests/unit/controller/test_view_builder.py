@@ -266,7 +266,8 @@ def test_an_inferred_speed_has_an_error_and_excludes_no_job_from_a_type_or_count
         rates.record(RateSample("of-my-own", "v100", gpus, 64, rate, 600.0, uid=mine.uid))
     asked = [(mine.uid, "of-my-own", 64)]
     inferred = rates.rates_for(asked, ("k80",), (2,))[0].item()
-    estimated = rates.own_rates_for(asked, ("k80",), (2,))[0].item()
+    # As of a job without a declared batch.
+    estimated = rates.rates("of-my-own", None, ("k80",), (2,), mine.uid)[0].item()
     assert inferred < 0.9 * estimated
     mine = replace(mine, time_limit_s=MODEL.samples / estimated * 1.05 + 60.0)
     shown = take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory())
