@@ -135,8 +135,8 @@ SECTIONS = (
         "declares its global batch, the controller infers them by the step-time model: the error "
         "falls most on the type that was measured, as more GPUs have less of the batch each. With "
         "the same batch on each GPU, and where a table knows the model, its estimate is the "
-        "better one in nearly all cases and stays. About half of the errors are within the standard deviation that "
-        "a fit says, and not two thirds: true jobs scale with kinks.",
+        "better one in nearly all cases and stays. About half of the errors are within the "
+        "standard deviation that a fit says, and not two thirds: true jobs scale with kinks.",
         "python -m benchmarks.untried_speeds",
     ),
     Section(
