@@ -121,9 +121,23 @@ SECTIONS = (
         "machine: beside it the same decisions without fits took 0.73 s (first) and 1.90 s "
         "(median later) of processor time with hadar, 1.13 and 1.01 s with timetable, two to "
         "three times what the table above has. So the fits add 0.4 to 0.5 s to the first "
-        "decision and 0.03 s to later ones. The controller has no such fits.",
+        "decision and 0.03 s to later ones. What the controller's fits take: [untried speeds]"
+        "(#untried-speeds).",
         "python -m benchmarks.decide --fits --jobs 10000 --gpus 10000 --policy hadar "
         "--policy timetable",
+    ),
+    Section(
+        "untried",
+        "Untried speeds",
+        "How far off the speeds are of GPUs on which a user's model never ran: the median and the "
+        "90th percentile of the error of the logarithm, against Gavel's table, of which the model, "
+        "the type or all counts above one are hidden. Where no table knows the model and the job "
+        "declares its global batch, the controller infers them by the step-time model: the error "
+        "falls most on the type that was measured, as more GPUs have less of the batch each. With "
+        "the same batch on each GPU, and where a table knows the model, its estimate is the "
+        "better one in nearly all cases and stays. About half of the errors are within the "
+        "standard deviation that a fit says, and not two thirds: true jobs scale with kinks.",
+        "python -m benchmarks.untried_speeds",
     ),
     Section(
         "queue",

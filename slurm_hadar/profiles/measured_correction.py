@@ -8,7 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from slurm_hadar.profiles.measured import Measurement
+from slurm_hadar.profiles.step_time import measured_sd
 
 SURE_S = 20.0
 """A pair that was measured for less counts by the expected ratio to those that were measured longer
@@ -97,6 +100,18 @@ class Correction:
         ]
         weight = sum(pair.weight for pair in pairs)
         return sum(pair.rate * pair.weight for pair in pairs) / weight if pairs else None
+
+    def error(self, gpu_type: str, gpus: int, batch: int | None) -> float:
+        """Standard deviation of the logarithm of :meth:`measured`; nan where that was not
+        measured, or for so short that it counts by an expected ratio."""
+        if self.short_s(gpu_type, gpus, batch):
+            return math.nan
+        weight = sum(
+            pair.weight
+            for (kind, number, size), pair in self._exact.items()
+            if kind == gpu_type and number == gpus and batch in (None, size)
+        )
+        return float(measured_sd(np.array(weight))) if weight else math.nan
 
     def factor(self, gpu_type: str, gpus: int, batch: int | None) -> float:
         """By what to multiply an expected rate that was not measured.

@@ -2,20 +2,22 @@
 
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.view import BoolArray, FloatArray
+from slurm_hadar.profiles import rate_origin
 from slurm_hadar.profiles.bounded_shift import Point, Window, factors
 from slurm_hadar.profiles.cpu_table import CpuTable
 from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
-from slurm_hadar.profiles.measured import MeasuredStore, Measurement, RateSample
+from slurm_hadar.profiles.fitted_rates import RunFit, RunFits
+from slurm_hadar.profiles.measured import MeasuredStore, RateSample
 from slurm_hadar.profiles.measured_correction import Correction, Expected
+from slurm_hadar.profiles.rate_origin import Place, RateOrigin
 from slurm_hadar.profiles.recent_cache import Recent
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
 from slurm_hadar.profiles.tiers import TierRates
@@ -34,17 +36,6 @@ _NOTHING = Correction((), lambda *_: 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class RateOrigin:
-    """Where a rate comes from. ``kind``: whose runs measured it, else ``table`` or ``estimate``;
-    ``corrected_by``: whose measurements changed what was not measured; ``text``: both for a person.
-    """
-
-    kind: Literal["this_job", "owner", "other_users", "table", "estimate"]
-    text: str
-    corrected_by: Literal["", "owner", "other_users"] = ""
-
-
-@dataclass(frozen=True, slots=True)
 class _Asked:
     """Which rates are asked for. ``spread``: its GPUs lie on several nodes; ``alone``: without what
     other users measured."""
@@ -53,6 +44,30 @@ class _Asked:
     counts: tuple[int, ...]
     spread: bool = False
     alone: bool = False
+
+    @property
+    def infers(self) -> bool:
+        """Whether a rate that was not measured may be inferred from the owner's runs."""
+        return not (self.spread or self.alone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """All (R, C): samples/s; whether that was measured or stands in a table; standard deviation of
+    its logarithm where the user's own runs measured it or it is inferred from them, else nan."""
+
+    rate: FloatArray
+    known: BoolArray
+    error: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One of a :class:`_Block`."""
+
+    rate: float
+    known: bool
+    sd: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +116,10 @@ class Rates:
         """What models lose when their GPUs are apart."""
         self._estimator = estimator or Estimator(table or shipped())
         self.store = store or MeasuredStore()
-        self._blocks: Recent[_Place, tuple[FloatArray, BoolArray]] = Recent(_MOST_CACHED)
+        self._blocks: Recent[_Place, _Block] = Recent(_MOST_CACHED)
         self._corrections: Recent[_Corrected, Correction] = Recent(_MOST_CACHED)
         self._users: Recent[str, frozenset[int]] = Recent(_MOST_CACHED)
+        self._fits = RunFits(self._estimator, self.store, _MOST_CACHED)
 
     def rates(
         self,
@@ -119,8 +135,8 @@ class Rates:
         Also (R, C) whether that was measured or stands in a table. 0 only where a table says that
         the job cannot run so. ``uid``: whose job; ``spread``: its GPUs lie on several nodes.
         """
-        rate, known = self._block(uid, model, batch, _Asked(tuple(types), tuple(counts), spread))
-        return rate.copy(), known.copy()
+        block = self._block(uid, model, batch, _Asked(tuple(types), tuple(counts), spread))
+        return block.rate.copy(), block.known.copy()
 
     def rates_for(
         self,
@@ -130,7 +146,8 @@ class Rates:
         spread: bool = False,
     ) -> tuple[FloatArray, BoolArray]:
         """:meth:`rates` of many (uid, model, batch): (J, R, C) samples/s and (J, R, C) known."""
-        return self._of_all(jobs, _Asked(tuple(types), tuple(counts), spread))
+        found = self._of_all(jobs, _Asked(tuple(types), tuple(counts), spread))
+        return found.rate, found.known
 
     def own_rates_for(
         self,
@@ -138,14 +155,25 @@ class Rates:
         types: Sequence[str],
         counts: Sequence[int],
     ) -> tuple[FloatArray, BoolArray, BoolArray]:
-        """:meth:`rates_for` without what other users reported: what may exclude a job from a type.
+        """:meth:`rates_for` without what other users reported, and estimated instead of inferred
+        where nothing was measured: what may exclude a job from a type.
 
         Also (J,) whether these are samples/s at all: else only their ratios mean something.
         """
-        rate, known = self._of_all(jobs, _Asked(tuple(types), tuple(counts), alone=True))
+        found = self._of_all(jobs, _Asked(tuple(types), tuple(counts), alone=True))
         timed = [self._estimator.anchored(model) or self._user(model_key(model), uid) == uid
                  for uid, model, _ in jobs]  # fmt: skip
-        return rate, known, np.array(timed, dtype=bool)
+        return found.rate, found.known, np.array(timed, dtype=bool)
+
+    def errors_for(
+        self,
+        jobs: Sequence[tuple[int | None, str, int | None]],
+        types: Sequence[str],
+        counts: Sequence[int],
+    ) -> FloatArray:
+        """(J, R, C) standard deviation of the logarithm of :meth:`rates_for`, where the owner's own
+        runs measured the rate or it is inferred from them; nan: not known."""
+        return self._of_all(jobs, _Asked(tuple(types), tuple(counts))).error
 
     def table_rates_for(
         self,
@@ -155,20 +183,34 @@ class Rates:
     ) -> tuple[FloatArray, BoolArray]:
         """:meth:`rates_for` of many (model, batch) as if nothing had been measured."""
         asked = _Asked(tuple(types), tuple(counts), alone=True)
-        return self._of_all([(_OTHERS, model, batch) for model, batch in jobs], asked)
+        found = self._of_all([(_OTHERS, model, batch) for model, batch in jobs], asked)
+        return found.rate, found.known
 
-    def _of_all(
-        self, jobs: Sequence[tuple[int | None, str, int | None]], asked: _Asked
-    ) -> tuple[FloatArray, BoolArray]:
+    def _of_all(self, jobs: Sequence[tuple[int | None, str, int | None]], asked: _Asked) -> _Block:
+        """The blocks of these jobs, (J, R, C)."""
         places: dict[tuple[int | None, str, int | None], int] = {}
         rows = np.array([places.setdefault(job, len(places)) for job in jobs], dtype=np.intp)
-        blocks = [self._block(*job, asked) for job in places]
-        if not blocks:
+        if not places:
             shape = (0, len(asked.types), len(asked.counts))
-            return np.zeros(shape), np.zeros(shape, dtype=bool)
-        rate = np.stack([block[0] for block in blocks])
-        known = np.stack([block[1] for block in blocks])
-        return rate[rows], known[rows]
+            return _Block(np.zeros(shape), np.zeros(shape, dtype=bool), np.zeros(shape))
+        if asked.infers:
+            self._fit_all(places, asked)
+        blocks = [self._block(*job, asked) for job in places]
+        return _Block(
+            np.stack([block.rate for block in blocks])[rows],
+            np.stack([block.known for block in blocks])[rows],
+            np.stack([block.error for block in blocks])[rows],
+        )
+
+    def _fit_all(self, jobs: Iterable[tuple[int | None, str, int | None]], asked: _Asked) -> None:
+        """Fit those of which no block is kept, together."""
+        wanted = []
+        for uid, model, batch in jobs:
+            key = model_key(model)
+            user = self._user(key, uid)
+            if self._blocks.get((user, key, batch, asked)) is None:
+                wanted.append((user, key, batch))
+        self._fits.prepare(wanted, asked.counts)
 
     def table_rates(self, model: str, gpu_type: str) -> dict[int, float]:
         """See :meth:`Estimator.table_rates`."""
@@ -205,6 +247,7 @@ class Rates:
         """
         for cache in (self._blocks, self._corrections, self._users):
             cache.turn()
+        self._fits.turn()
 
     def source(
         self,
@@ -234,40 +277,46 @@ class Rates:
         user = self._user(key, uid)
         size = self._batch(key, user, batch)
         cell = self._estimator.cell(key, gpu_type, gpus, size.on(gpus), spread)
-        words = cell.how
-        kind: Literal["table", "estimate"] = "table" if cell.known else "estimate"
         own, theirs = self._correction(key, user, size), self._theirs(key, user, size)
-        stands = gpu_type in own.types()
-        for by in () if spread else (own,) if stands else (own, theirs):
-            if by.measured(gpu_type, gpus, batch) is not None:
-                whose: Literal["owner", "other_users"] = "owner" if by is own else "other_users"
-                if short_s := by.short_s(gpu_type, gpus, batch):
-                    return RateOrigin(kind, f"{words}, measured for {short_s:.0f} s only", whose)
-                rows = _rows(by, gpu_type, gpus, batch)
-                if by is own:
-                    return _measured(rows, job, uid)
-                if self._counts_in_full(uid, model, batch, pair):
-                    text = f"measured by other users ({_runs(rows)})"
-                    return RateOrigin("other_users", text)
-                within = "corrected within bounds by what other users measured"
-                return RateOrigin(kind, f"{words}, {within} ({_runs(rows)})", whose)
-        if own:
-            what = "what was measured" if uid is None else "what its owner's runs measured"
-            return RateOrigin(kind, f"{words}, corrected by {what}", "owner")
-        if theirs:
-            text = f"{words}, corrected by what other users measured"
-            return RateOrigin(kind, text, "other_users")
-        return RateOrigin(kind, words)
+        fit = (
+            None
+            if spread or own.measured(*pair, batch)
+            else self._fits.of(user, key, size.declared)
+        )
+        inferred = fit.at(*pair) if fit else None
+        place = Place(gpu_type, gpus, batch, spread)
+        return rate_origin.origin(
+            rate_origin.Evidence(
+                cell,
+                own,
+                theirs,
+                inferred,
+                in_full=lambda: self._counts_in_full(uid, model, batch, pair),
+                shifted=lambda: (
+                    inferred is not None
+                    and not math.isclose(
+                        self._used(uid, model, batch, pair), inferred.rate, rel_tol=_SAME
+                    )
+                ),
+            ),
+            place,
+            uid,
+            job,
+        )
 
     def _counts_in_full(
         self, uid: int | None, model: str, batch: int | None, pair: tuple[str, int]
     ) -> bool:
         """Whether a pair's rate is the one that other users measured, not one within bounds."""
         kind, gpus = pair
-        used = self._block(uid, model, batch, _Asked((kind,), (gpus,)))[0][0, 0]
+        used = self._used(uid, model, batch, pair)
         rows = (r for r in self.store.of(model) if (r.gpu_type, r.gpus) == pair)
         whole = Correction(rows, lambda *_: 0.0).measured(kind, gpus, batch)
         return whole is not None and math.isclose(used, whole, rel_tol=_SAME)
+
+    def _used(self, uid: int | None, model: str, batch: int | None, pair: tuple[str, int]) -> float:
+        kind, gpus = pair
+        return float(self._block(uid, model, batch, _Asked((kind,), (gpus,))).rate[0, 0])
 
     def _block(
         self,
@@ -275,7 +324,7 @@ class Rates:
         model: str,
         batch: int | None,
         asked: _Asked,
-    ) -> tuple[FloatArray, BoolArray]:
+    ) -> _Block:
         key = model_key(model)
         user = self._user(key, uid)
         place = (user, key, batch, asked)
@@ -288,17 +337,19 @@ class Rates:
             self._blocks.put(place, block)
         return block
 
-    def _without_others(
-        self, user: int | None, model: str, size: _Batch, asked: _Asked
-    ) -> tuple[FloatArray, BoolArray]:
+    def _without_others(self, user: int | None, model: str, size: _Batch, asked: _Asked) -> _Block:
+        fit = self._fits.of(user, model, size.declared) if asked.infers else None
         cells = [
-            [self._cell(user, model, (kind, n, size), asked.spread) for n in asked.counts]
+            self._cell(user, model, (kind, n, size), asked.spread, fit)
             for kind in asked.types
+            for n in asked.counts
         ]
         shape = (len(asked.types), len(asked.counts))
-        rate = np.array([[c.rate for c in row] for row in cells], np.float64).reshape(shape)
-        known = np.array([[c.known for c in row] for row in cells], np.bool_).reshape(shape)
-        return rate, known
+        return _Block(
+            np.array([cell.rate for cell in cells], np.float64).reshape(shape),
+            np.array([cell.known for cell in cells], np.bool_).reshape(shape),
+            np.array([cell.sd for cell in cells], np.float64).reshape(shape),
+        )
 
     def _with_others(
         self,
@@ -306,8 +357,8 @@ class Rates:
         model: str,
         size: _Batch,
         asked: _Asked,
-        alone: tuple[FloatArray, BoolArray],
-    ) -> tuple[FloatArray, BoolArray]:
+        alone: _Block,
+    ) -> _Block:
         """``alone`` as what other users measured shifts it. What was measured on one node shifts
         GPUs on several nodes too."""
         theirs = self._theirs(model, user, size)
@@ -315,13 +366,13 @@ class Rates:
         levels = theirs.levels(size.declared)
         seen = theirs.types(but=user)
         levels = {kind: level for kind, level in levels.items() if kind in seen}
-        rate, known = alone
         if not levels:
             return alone
-        window, rate = Window.of(levels, own), rate.copy()
+        window, rate, known = Window.of(levels, own), alone.rate.copy(), alone.known
+        fit = self._fits.of(user, model, size.declared) if asked.infers else None
 
         def point(kind: str, n: int) -> Point | None:
-            alone = self._cell(user, model, (kind, n, size), asked.spread).rate
+            alone = self._cell(user, model, (kind, n, size), asked.spread, fit).rate
             if alone <= 0 or kind in own:
                 return Point(alone, stands=True) if alone > 0 else None
             cell = self._estimator.cell(model, kind, n, size.on(n))
@@ -338,16 +389,30 @@ class Rates:
             ]
             found = np.array(measured, np.float64).reshape(rate.shape)
             known = known | ((found > 0) & np.isclose(rate, found, rtol=_SAME))
-        return rate, known
+        error = np.where(known & ~alone.known, np.nan, alone.error)
+        return _Block(rate, known, error)
 
     def _cell(
-        self, user: int | None, model: str, pair: tuple[str, int, _Batch], spread: bool
-    ) -> ExpectedRate:
+        self,
+        user: int | None,
+        model: str,
+        pair: tuple[str, int, _Batch],
+        spread: bool,
+        fit: RunFit | None,
+    ) -> _Cell:
         """Without what others measured. ``pair``: type, GPUs, batch."""
         kind, gpus, size = pair
-        cell = self._estimator.cell(model, kind, gpus, size.on(gpus), spread)
         by = self._correction(model, user, size)
-        return _corrected(cell, by, kind, gpus, size.declared, spread)
+        if by and not spread:
+            measured = by.measured(kind, gpus, size.declared)
+            if measured is not None:
+                return _Cell(measured, True, by.error(kind, gpus, size.declared))
+            if fit is not None:
+                inferred = fit.at(kind, gpus)
+                return _Cell(inferred.rate, False, inferred.sd)
+        cell = self._estimator.cell(model, kind, gpus, size.on(gpus), spread)
+        found = _corrected(cell, by, kind, gpus, size.declared, spread)
+        return _Cell(found.rate, found.known)
 
     def _batch(self, model: str, user: int | None, declared: int | None) -> _Batch:
         """Without a declared one: what most of the user's own measured time had. A batch that
@@ -414,33 +479,6 @@ def _corrected(
     if measured is not None:
         return ExpectedRate(measured, True, "")
     return ExpectedRate(cell.rate * by.factor(kind, gpus, batch), cell.known, "")
-
-
-def _rows(correction: Correction, gpu_type: str, gpus: int, batch: int | None) -> list[Measurement]:
-    return [
-        row
-        for (kind, number, size), found in correction.rows.items()
-        if kind == gpu_type and number == gpus and (batch is None or size == batch)
-        for row in found
-    ]
-
-
-def _runs(rows: Sequence[Measurement]) -> str:
-    runs = sum(row.runs for row in rows)
-    seconds = sum(row.seconds for row in rows)
-    return f"{runs} {'run' if runs == 1 else 'runs'}, {seconds:.0f} s"
-
-
-def _measured(rows: Sequence[Measurement], job: str, uid: int | None) -> RateOrigin:
-    """Of a user's own ``rows``. Of each only the last run is known by name."""
-    if uid is None:
-        return RateOrigin("owner", f"measured ({_runs(rows)})")
-    if not job or all(row.last_run.rpartition(".")[0] != job for row in rows):
-        return RateOrigin("owner", f"measured in runs of its owner ({_runs(rows)})")
-    if sum(row.runs for row in rows) == 1:
-        return RateOrigin("this_job", f"measured by this job ({_runs(rows)})")
-    text = f"measured in runs of its owner, this job's among them ({_runs(rows)})"
-    return RateOrigin("this_job", text)
 
 
 def open_rates(config: Config, connection: sqlite3.Connection | None = None) -> Rates:

@@ -34,6 +34,8 @@ _COMMON_SD, _TYPE_SD = 1.0, 0.4
 """Of u: the part that all types share, and that of each (logarithms)."""
 MODEL_SD = 0.05
 """How far true times are off the model's form, logarithm: kinks, neighbours, interference."""
+REPORT_SD, _MINUTE_SD = 0.02, 0.1
+"""Of a reported speed, logarithm: of any, and besides of one over a minute."""
 _ROUNDS = 25
 _ENOUGH = 1e-3
 _LEAST_LOG = -60.0
@@ -82,6 +84,14 @@ class StepTimes:
                 & np.isfinite(cells.local) & (cells.local > 0.0)
             )  # fmt: skip
         return found
+
+
+def measured_sd(seconds: FloatArray) -> FloatArray:
+    """Standard deviation of the logarithm of a speed that jobs reported over so many seconds; inf
+    where that is none."""
+    there = seconds > 0
+    minutes = np.where(there, seconds, 1.0) / 60.0
+    return np.where(there, np.hypot(REPORT_SD, _MINUTE_SD / np.sqrt(minutes)), np.inf)
 
 
 @dataclass(frozen=True)

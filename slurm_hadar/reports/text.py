@@ -48,9 +48,10 @@ class RateRow:
     ``samples_per_s`` is None where the model's speed is not known, 0 where it cannot run.
     ``relative``: its speed over that of the fastest of the job's rows, 0-1; None: not said.
 
-    ``origin``: ``this_job``, ``owner`` or ``other_users``, whose runs measured it; else ``table``
-    or ``estimate``; of a report of an earlier release empty. ``corrected_by``: ``owner`` or
-    ``other_users``, whose runs elsewhere changed what was not measured; else empty."""
+    ``origin``: ``this_job``, ``owner`` or ``other_users``, whose runs measured it; else
+    ``inferred``, ``table`` or ``estimate``; of a report of an earlier release empty.
+    ``corrected_by``: ``owner`` or ``other_users``, whose runs elsewhere changed what was not
+    measured; else empty."""
 
     gpu_type: str
     gpus: int

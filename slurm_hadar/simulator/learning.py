@@ -14,18 +14,18 @@ import numpy as np
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.profiles.step_time import (
     MODEL_SD,
+    REPORT_SD,
     StepCells,
     StepTimeFit,
     StepTimes,
     fit_step_times,
+    measured_sd,
 )
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.workload import Workload
 
 _SLOTS = 16
 """Places of which a job's measurements are kept; the one measured for the shortest gives way."""
-_REPORT_SD, _MINUTE_SD = 0.02, 0.1
-"""Of a reported rate, logarithm: of any, and besides of one over a minute."""
 _COMMON_SD = 0.5
 """How far the first rates may be off, logarithm."""
 _ENOUGH_S = 30.0
@@ -81,7 +81,7 @@ class RateLearner:
 
     def observe(self, reports: ProgressReports) -> None:
         """Take in reports; those without work or time are passed over."""
-        noisy = reports.work * np.exp(_REPORT_SD * self._rng.standard_normal(len(reports.job)))
+        noisy = reports.work * np.exp(REPORT_SD * self._rng.standard_normal(len(reports.job)))
         rows = zip(
             reports.job.tolist(), reports.kind.tolist(), reports.gpus.tolist(),
             reports.nodes.tolist(), noisy.tolist(), reports.seconds.tolist(), strict=True,
@@ -123,9 +123,8 @@ class RateLearner:
         work, seconds = self._work[rows], self._seconds[rows]
         there = seconds > 0
         step_s = np.where(there, gpus * seconds / np.where(there, work, 1.0), np.nan)
-        minutes = np.where(there, seconds, 1.0) / 60.0
-        sd = np.where(there, np.hypot(_REPORT_SD, _MINUTE_SD / np.sqrt(minutes)), np.inf)
-        return StepTimes(StepCells(kind, gpus, nodes, np.ones((1, 1))), step_s, sd)
+        cells = StepCells(kind, gpus, nodes, np.ones((1, 1)))
+        return StepTimes(cells, step_s, measured_sd(seconds))
 
     def _predict(self, rows: IntArray, found: StepTimeFit) -> None:
         step_s, sd = found.predict(self._cells)

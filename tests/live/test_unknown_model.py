@@ -1,6 +1,7 @@
 """A training of a model that no table knows, which declares no work: it grows and moves by itself,
 and ends before the same training under plain Slurm."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,9 @@ LAYOUT = Layout(
         NodeGroup("w", 1, "v100", 1, features=("own",)),
         NodeGroup("k", 1, "k80", 1),
     )
+)
+INFERRED = re.compile(
+    r"inferred from [124] x (v100|k80).* that its owner's runs measured, within about \d+%"
 )
 SAMPLES = 7200
 """Three minutes on one v100."""
@@ -59,9 +63,9 @@ def plain(site):
     return done.stdout.strip()
 
 
-def doctor(site, id_):
-    """What happened to a job, as its owner sees it."""
-    words = [str(Path(sys.executable).parent / "hadar"), "doctor", id_]
+def hadar(site, command, id_):
+    """What a command says of a job, as its owner sees it."""
+    words = [str(Path(sys.executable).parent / "hadar"), command, id_]
     done = subprocess.run(words, env=site.env, capture_output=True, text=True, timeout=90)
     return done.stdout + done.stderr
 
@@ -79,6 +83,8 @@ def test_it_grows_and_moves_and_ends_before_the_same_training_under_plain_slurm(
     assert site.job(other).declaration is None
     for id_ in (mine, other):
         site.until(site.runs(id_), ticks=False)
+    # Its first half minute tells of places where it never was.
+    site.until(lambda: INFERRED.search(hadar(site, "explain", mine)), 150)
     site.until(lambda: site.job(mine).state is JobState.FINISHED, 300)
     assert site.job(mine).slurm_state.startswith("COMPLETED"), site.log(mine)
     # The other began no later: it is on its only GPU still.
@@ -89,6 +95,6 @@ def test_it_grows_and_moves_and_ends_before_the_same_training_under_plain_slurm(
     # The work is unknown, so one more move may be under way as it ends.
     outcomes = [move.outcome for move in moves if move.outcome != "the job has ended (COMPLETED)"]
     assert outcomes == ["moved"] * len(tried[1:])
-    text = doctor(site, mine)
+    text = hadar(site, "doctor", mine)
     for count in tried[1:]:
         assert f"move: {count} " in text, text

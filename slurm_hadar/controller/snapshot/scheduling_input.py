@@ -163,7 +163,7 @@ def job_arrays(
         cpu_sensitivity=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
         batches=batch_choice.trait(targets, sources, speeds, rate),
         network=distance.trait(seen, sources.rates, targets, kinds),
-        prospects=_prospects(sources, targets, rate.shape, work.unknown),
+        prospects=_prospects(sources, targets, rate, speeds.error, work.unknown),
     )
     return found, work
 
@@ -229,14 +229,15 @@ def _allowed_groups(
 def _prospects(
     sources: Sources,
     targets: Sequence[SchedulableJob],
-    shape: tuple[int, ...],
+    rate: FloatArray,
+    error: FloatArray,
     work_unknown: BoolArray,
 ) -> Prospects:
-    """``shape``: of the rates. Profiles keep averages only, the runtime reports no first start, and
-    another batch is a move today."""
+    """``rate``, ``error``: (J, R, C). The runtime reports no first start, and another batch is a
+    move today."""
     seen, config, past = sources.seen, sources.config, sources.past
     return Prospects(
-        rate_error=np.full(shape, np.nan),
+        rate_error=np.where(rate > 0, error, np.nan),
         restarts=np.array([target.job.restarts for target in targets], np.int64),
         first_start_s=np.full(len(targets), np.nan),
         work_unknown=work_unknown,

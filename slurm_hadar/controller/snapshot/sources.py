@@ -29,7 +29,8 @@ class JobRates:
 
     ``table``: (J, R, C), 0 where a table says that a job cannot run so; ``known``: whether that was
     measured or stands in a table. ``own``, ``sure``: the same of a table or of the owner's own runs
-    alone; ``timed``: (J,) whether these are samples/s at all, and not ratios only.
+    alone; ``timed``: (J,) whether these are samples/s at all, and not ratios only; ``error``: how
+    far ``table`` may be off, as in ``Prospects.rate_error``.
     """
 
     kinds: tuple[str, ...]
@@ -39,6 +40,7 @@ class JobRates:
     own: FloatArray
     sure: BoolArray
     timed: BoolArray
+    error: FloatArray
 
 
 def job_rates(
@@ -48,4 +50,5 @@ def job_rates(
     asked = [(job.uid, profile_key(job), batch_of(job)) for job in jobs]
     table, known = rates.rates_for(asked, kinds, counts)
     own, sure, timed = rates.own_rates_for(asked, kinds, counts)
-    return JobRates(kinds, counts, table, known, own, sure, timed)
+    error = rates.errors_for(asked, kinds, counts)
+    return JobRates(kinds, counts, table, known, own, sure, timed, error)

@@ -259,6 +259,28 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
     assert ("k80", 1) not in shown
 
 
+def test_an_inferred_speed_has_an_error_and_excludes_no_job_from_a_type_or_count():
+    rates = open_rates(CONFIG)
+    mine = job(declaration=replace(MODEL, model="of-my-own", gpus=(1, 2), checkpoint="yes"))
+    for gpus, rate in ((1, 100.0), (2, 101.0)):
+        rates.record(RateSample("of-my-own", "v100", gpus, 64, rate, 600.0, uid=mine.uid))
+    asked = [(mine.uid, "of-my-own", 64)]
+    inferred = rates.rates_for(asked, ("k80",), (2,))[0].item()
+    # As of a job without a declared batch.
+    estimated = rates.rates("of-my-own", None, ("k80",), (2,), mine.uid)[0].item()
+    assert inferred < 0.9 * estimated
+    mine = replace(mine, time_limit_s=MODEL.samples / estimated * 1.05 + 60.0)
+    shown = take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory())
+    assert ("k80", 2) in possible(shown)
+    view = shown.view
+    error = view.jobs.prospects.rate_error[0]
+    k80, v100 = view.types.index("k80"), view.types.index("v100")
+    columns = [view.counts.index(gpus) for gpus in (1, 2)]
+    assert view.jobs.rate[0, k80, columns[1]] == inferred
+    assert (error[v100, columns] < 0.05).all() and error[k80, columns[1]] > 0.2
+    assert np.isnan(error[view.jobs.rate[0] == 0]).all()
+
+
 def counted(uid=1000, **more):
     """Samples that a waiting job of 1,000 declared ones counts as, user 1000 having understated
     his work 3 times, and the words of a plan on it."""
