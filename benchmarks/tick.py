@@ -1,11 +1,12 @@
 """One tick on a large cluster, by its parts.
 
 ``python -m benchmarks.tick --nodes 2000 --jobs 5000 [--wide 100] [--slurm /opt/slurm-24.11]
-[--watched 10]``
+[--accounting] [--watched 10]``
 
 A real slurmctld with that many defined nodes (a few have a slurmd), managed jobs on all of them,
 and that many managed jobs that wait. ``--wide``: the nodes of most of those that fill the cluster;
-Slurm needs minutes to start 10,000 jobs of one node. The first tick decides and sends lists of
+Slurm needs minutes to start 10,000 jobs of one node. ``--accounting``: with slurmdbd and
+priority/multifactor (age, fair share). The first tick decides and sends lists of
 partitions to the jobs that are next; the second should send nothing. Before the third ten running
 jobs have ended. ``--watched``: then so many ticks with everything that watches and so many without,
 in turn: metrics, GPU samples of all running jobs, what reports need, the policy for GPUs held
@@ -27,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.many_jobs import comment
+from benchmarks.optin.site import MULTIFACTOR
 from benchmarks.watched_ticks import watched
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.journal.store import Store
@@ -58,10 +60,12 @@ def measure(
     wide: int = 1,
     prefix: Path | None = None,
     pairs: int = 0,
+    accounting: bool = False,
 ) -> dict[str, object]:
     """Times in s and what three ticks send, one after the other, then ``pairs`` ticks of each kind.
 
     ``prefix``: of a Slurm that PySlurm fits; None: that of PATH, whose jobs sbatch submits.
+    ``accounting``: with slurmdbd and priority/multifactor.
     """
     with tempfile.TemporaryDirectory(prefix="hadar-tick-") as folder:
         each = max(1, (nodes - len(_TYPES)) // len(_TYPES))
@@ -76,8 +80,9 @@ def measure(
             "controller": {"interval_s": 60.0},
         }
         with Sandbox.up(
-            Path(folder) / "box", layout, prefix, mode="act", settings=settings, wait_s=_LONGEST_S
-        ) as box:
+            Path(folder) / "box", layout, prefix, mode="act", settings=settings,
+            wait_s=_LONGEST_S, with_accounting=accounting,
+        ) as box:  # fmt: skip
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)
             began = time.perf_counter()
@@ -105,6 +110,7 @@ def measure(
                 "jobs": jobs,
                 "submit_s": submitted,
                 "backend": cluster.backend,
+                "priority": "priority/multifactor" if accounting else "priority/basic",
                 "first_tick": first,
                 "second_tick": second,
                 "third_tick": third,
@@ -125,6 +131,9 @@ def _few_nodes(box: Sandbox) -> Iterator[None]:
     text = text.replace("MaxJobCount=50000", f"MaxJobCount={_MOST_JOBS}")
     down = re.compile(rf"^(PartitionName={_WAITING} .*State=)UP", re.M)
     whole[box.conf] = down.sub(r"\1DOWN", text)
+    if box.has_accounting:
+        basic, wanted = "PriorityType=priority/basic", "\n".join(MULTIFACTOR)
+        whole[box.conf] = whole[box.conf].replace(basic, wanted)
     for file in files:
         file.write_text(re.sub(r"def\[1-\d+\]", "def1", whole[file]))
     box.start_slurmctld()
@@ -218,16 +227,17 @@ def main() -> None:
     words.add_argument("--gpus-per-node", type=int, default=4)
     words.add_argument("--wide", type=int, default=1)
     words.add_argument("--slurm", type=Path, help="prefix of a Slurm that this PySlurm fits")
+    words.add_argument("--accounting", action="store_true", help="slurmdbd, priority/multifactor")
     words.add_argument("--watched", type=int, default=0)
     words.add_argument("--json", action="store_true")
     args = words.parse_args()
     found = measure(args.nodes, args.jobs, args.gpus_per_node, args.wide, args.slurm,
-                    args.watched)  # fmt: skip
+                    args.watched, args.accounting)  # fmt: skip
     if args.json:
         print(json.dumps({"version": 1, "command": "benchmarks.tick", "result": found}))
         return
     print(f"{found['nodes']} nodes, {found['gpus']} GPUs, {found['jobs']} jobs wait, "
-          f"{found['backend']}")  # fmt: skip
+          f"{found['backend']}, {found['priority']}")  # fmt: skip
     for name in ("first_tick", "second_tick", "third_tick"):
         tick = found[name]
         assert isinstance(tick, dict)

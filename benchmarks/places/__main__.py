@@ -5,7 +5,9 @@
 Four trainings go back and forth between two GPU types on a sandbox with slurmdbd and
 priority/multifactor, under a controller that is an operator, beside a backlog of ordinary jobs of
 the same base priority. In ``apart`` none of those can use the two types. In ``beside`` some of them
-wait for three GPUs of a node, which there are while several trainings are on their way. In
+wait for the type that the trainings are on and get the GPUs that these leave, so that no moved job
+could go back; and others for one GPU or three come one by one, at any moment of a move. Where one
+of those takes the place of a move that was decided before it came, that is counted apart. In
 ``wanted`` all of them can use the GPUs that are free, so that no move may be sent. The exit status
 is 1 where a place or priority was lost. See docs/optin.md.
 """
@@ -20,11 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.optin.site import refuse, site
+from benchmarks.places.count import Cost
 from benchmarks.places.trial import LAYOUT, PRIORITIES, SETTINGS, Outcome, Part, Trial
 from slurm_hadar.domain.errors import HadarError
 
 _K80 = ("-p", "k80", "--gres=gpu:1")
-_THREE = ("-p", "gpu", "--gres=gpu:3")
 _ANY = ("-p", "gpu", "--gres=gpu:1")
 _TICKS = 30
 
@@ -34,7 +36,9 @@ def parts(moves: int) -> dict[str, Part]:
     third = moves // 3
     return {
         "apart": Part("apart", (_K80,), seconds=20.0, waiting=20, moves=moves - third),
-        "beside": Part("beside", (_K80, _THREE), seconds=6.0, waiting=10, moves=third),
+        "beside": Part(
+            "beside", (_K80,), seconds=3.0, waiting=10, moves=third, following=6, newcomers_s=10.0
+        ),
         "wanted": Part("wanted", (_ANY,), seconds=3.0, waiting=12, moves=0, ticks=_TICKS),
     }
 
@@ -48,13 +52,15 @@ def lines(outcome: Outcome) -> list[str]:
     waits = sorted(one.started_s - one.move.requeued_s for one in costs if one.node)
     found = [
         f"{outcome.part.name}: {outcome.ticks} ticks in {outcome.seconds:.0f} s, {outcome.free} of "
-        f"them with a free GPU of the two types; {outcome.backlog_starts} starts of the backlog",
+        f"them with a free GPU of the two types; {outcome.backlog_starts} starts of the backlog"
+        f", {outcome.newcomers} jobs came one by one",
         f"  moves asked for {outcome.sent}, done {len(costs)}, given up {len(outcome.given_up)}",
         f"  places lost: {len(lost)}; started on the other type although their GPUs were free: "
         f"{sum(one.elsewhere and not one.place_lost for one in costs)}",
         f"  effective priority lost: {len(lower)} (by {worst} at most), seen before and after: "
         f"{sum(one.seen for one in costs)}",
     ]
+    found += _contested(costs)
     if waits:
         longest = max(one.lower_s for one in costs)
         found.append(
@@ -71,11 +77,38 @@ def lines(outcome: Outcome) -> list[str]:
         found.append(
             f"  LOST: job {one.move.job}, to {'/'.join(one.move.to)}, started on "
             f"{one.node or 'nothing'} after {one.started_s - one.move.requeued_s:.1f} s; before it "
-            f"began there: {', '.join(one.taken_by) or 'no job'}"
+            f"began there: {_takers(one) or 'no job'}"
         )
     for one in lower[:10]:
         found.append(f"  LOWER: job {one.move.job}: {one.before} -> {one.after}")
     return found
+
+
+def _contested(costs: Sequence[Cost]) -> list[str]:
+    """The moves of whose places jobs took GPUs that came after the decision."""
+    some = [one for one in costs if one.contested]
+    if not some:
+        return ["  jobs that came after the decision took no place"]
+    found = [
+        f"  jobs that came after the decision took GPUs of the places of {len(some)} moves, of "
+        f"which {sum(one.elsewhere for one in some)} started on the type that they had left:"
+    ]
+    for one in some:
+        found.append(
+            f"  job {one.move.job}, to {'/'.join(one.move.to)}, started on {one.node} after "
+            f"{one.started_s - one.move.requeued_s:.1f} s: {_takers(one)}"
+        )
+    return found
+
+
+def _takers(cost: Cost) -> str:
+    """The jobs that started on the place of a move, with their submission before its requeue."""
+    decided_s = cost.move.requeued_s - cost.move.decided_s
+    return ", ".join(
+        f"job {job}, submitted {after_s:.1f} s after the decision and {after_s - decided_s:+.1f} s "
+        "from the requeue"
+        for job, after_s in cost.taken_by.items()
+    )
 
 
 def broken(outcome: Outcome) -> bool:
@@ -105,6 +138,7 @@ def main() -> None:
     costs = [one for outcome in outcomes for one in outcome.costs]
     print(
         f"{len(costs)} moves: {sum(one.place_lost for one in costs)} places lost, "
+        f"{sum(one.contested for one in costs)} contested by later jobs, "
         f"{sum(one.priority_lost for one in costs if one.seen)} with less priority, load "
         f"{os.getloadavg()[2]:.1f}"
     )

@@ -38,8 +38,9 @@ def there_and_back(view: View, state: State) -> tuple[Plan, State]:
 
 
 def main() -> None:
-    """Tick until SIGTERM, with a line of JSON for each tick: the jobs that were moved, those
-    that were not with the reason, and the free GPUs of each node. Then a line for each move."""
+    """Tick until SIGTERM, with a line of JSON for each tick: when it looked at the queue, the jobs
+    that were moved, those that were not with the reason, and the free GPUs of each node. Then a
+    line for each move."""
     path, moves = map(Path, sys.argv[1:])
     over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: over.append(number))
@@ -53,6 +54,7 @@ def main() -> None:
         while not over:
             report = controller.tick()
             summary = {
+                "looked_s": report.seen.now,
                 "moves": [action.job.id for action in report.diff.of(Kind.MOVE)],
                 "deferred": dict(report.diff.deferred),
                 "free": {

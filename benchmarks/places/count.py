@@ -5,7 +5,7 @@ Times are s since the epoch.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
 
@@ -13,6 +13,7 @@ _START = re.compile(
     r"^\[(?P<at>[\d:.T-]+)\] (?:sched: Allocate JobId=(?P<main>\d+) NodeList=(?P<on>\S+)"
     r"|.*\bbackfill: (?:\w+: )?Started JobId=(?P<backfill>\d+) in \S+ on (?P<there>\S+))"
 )
+_SUBMIT = re.compile(r"^\[(?P<at>[\d:.T-]+)\] _slurm_rpc_submit_batch_job: JobId=(?P<job>\d+)")
 _END = re.compile(
     r"^\[(?P<at>[\d:.T-]+)\] (?:_job_complete: JobId=(?P<done>\d+) done"
     r"|Requeuing JobId=(?P<again>\d+))"
@@ -42,34 +43,43 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A move that Slurm took: the job's requeue was sent at ``requeued_s``, its place is on one of
-    the nodes ``to``."""
+    """A move that Slurm took: decided by a tick that looked at the queue at ``decided_s``, the
+    job's requeue was sent at ``requeued_s``, its place is on one of the nodes ``to``."""
 
     job: str
     requeued_s: float
     to: tuple[str, ...]
+    decided_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What became of a move. ``node``: where the job started, at ``started_s``; empty and 0 where
-    it did not. ``taken_by``: jobs that started on a node of its place before it did, and
-    left there fewer GPUs than those need that were on their way. ``before``,
-    ``after``: priority as it last ran, and as it started again; -1: not seen. ``lower_s``: how long
-    it was seen waiting with less than before, s."""
+    it did not. ``taken_by``: jobs that started on a node of its place before it did, and left there
+    fewer GPUs than those need that were on their way; each with when it was submitted, s after the
+    move was decided (the requeue comes later). ``before``, ``after``: priority as it last ran, and
+    as it started again; -1: not seen. ``lower_s``: how long it was seen waiting with less than
+    before, s."""
 
     move: Moved
     node: str
     started_s: float
-    taken_by: tuple[str, ...]
+    taken_by: Mapping[str, float]
     before: int
     after: int
     lower_s: float
 
     @property
     def place_lost(self) -> bool:
-        """Whether others started on its place, or it did not start at all."""
-        return bool(self.taken_by) or not self.node
+        """Whether jobs that waited as it was decided started on its place, or it did not start at
+        all."""
+        return any(after_s <= 0 for after_s in self.taken_by.values()) or not self.node
+
+    @property
+    def contested(self) -> bool:
+        """Whether only later submissions took GPUs of its place. The controller could know of none
+        of them when it decided, and of none that came after the requeue at all."""
+        return bool(self.taken_by) and not self.place_lost
 
     @property
     def elsewhere(self) -> bool:
@@ -108,28 +118,38 @@ def starts(log: str) -> list[Start]:
     return found
 
 
+def submissions(log: str) -> dict[str, float]:
+    """Job -> when it was submitted, from the text of slurmctld's log."""
+    found = {}
+    for line in log.splitlines():
+        if match := _SUBMIT.match(line):
+            found[match["job"]] = datetime.fromisoformat(match["at"]).timestamp()
+    return found
+
+
 @dataclass(frozen=True)
 class Account:
     """What the log tells of all jobs. ``gpus``: job -> GPUs that it has on its node, 0 where it is
-    not named; ``there``: node -> its GPUs; ``moves``: all of them."""
+    not named; ``there``: node -> its GPUs; ``moves``: all of them; ``submitted``: job -> when."""
 
     started: Sequence[Start]
     gpus: Mapping[str, int]
     there: Mapping[str, int]
     moves: Sequence[Moved]
+    submitted: Mapping[str, float] = field(default_factory=dict)
 
     def cost(self, move: Moved, looks: Sequence[Look]) -> Cost:
         """What a move cost. ``looks``: at its job, in order."""
         own = self._next(move)
         until_s = own.at_s if own is not None else inf
-        taken_by = tuple(
-            one.job
+        taken_by = {
+            one.job: self.submitted.get(one.job, 0.0) - move.decided_s
             for one in self.started
             if move.requeued_s < one.at_s <= until_s
             and one.node in move.to
             and one.job not in {other.job for other in self.moves}
             and self._free(one) < self._on_their_way(one)
-        )
+        }
         ran = [
             one.priority for one in looks if one.state == "RUNNING" and one.at_s < move.requeued_s
         ]

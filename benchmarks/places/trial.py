@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import random
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.optin.site import HADAR, Site
 from benchmarks.places.child import BETWEEN
-from benchmarks.places.count import Account, Cost, Look, Moved, starts
+from benchmarks.places.count import Account, Cost, Look, Moved, starts, submissions
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 
@@ -48,6 +49,9 @@ SETTINGS = {
 OWNER, OTHER = "news", "irc"
 _ROOT = Path(__file__).resolve().parents[2]
 _TRAINING = _ROOT / "benchmarks" / "optin" / "training.py"
+_FOLLOWING, _NEWCOMER = "following", "newcomer"
+_PATIENCE_S = 10.0
+"""A job that came later and does not start for so long is cancelled."""
 _LOOK_S = 0.2
 _AGE_S = 70.0
 """How long the managed jobs wait at first, so that they have an age to lose: PriorityCalcPeriod is
@@ -58,7 +62,11 @@ _AGE_S = 70.0
 class Part:
     """``backlog``: words for sbatch of each kind of ordinary job; ``seconds``: that they run;
     ``waiting``: how many of each kind wait at a time; ``moves``: to wait for; 0: none may be sent,
-    in so many ``ticks``."""
+    in so many ``ticks``. ``following``: so many more wait for one GPU of the type that the managed
+    jobs are on, and get what these leave; once all have moved, those that wait are cancelled and
+    others wait for the other type. ``newcomers_s``: mean time between two more jobs, for either
+    type or both and now and then for three GPUs, each of which comes while no other one waits and
+    is cancelled where it waits for long."""
 
     name: str
     backlog: Sequence[tuple[str, ...]]
@@ -67,6 +75,8 @@ class Part:
     moves: int
     managed: int = 4
     ticks: int = 0
+    following: int = 0
+    newcomers_s: float = 0.0
 
 
 @dataclass
@@ -84,6 +94,7 @@ class Outcome:
     first: Mapping[str, int]
     lowest: Mapping[str, int]
     backlog_starts: int
+    newcomers: int
     seconds: float
     faults: list[str] = field(default_factory=list)
 
@@ -96,6 +107,10 @@ class Trial:
         self._looks: dict[str, list[Look]] = {}
         self._gpus: dict[str, int] = {}
         self._count = 0
+        self._behind = BETWEEN[0]
+        self._chance = random.Random(1)
+        self._next_newcomer_s = self._came_s = 0.0
+        self._newcomers: set[str] = set()
         self._ticks_file = site.home(HADAR) / f"{part.name}.ticks"
         self._moves_file = site.home(HADAR) / f"{part.name}.moves"
 
@@ -185,6 +200,38 @@ class Trial:
         for kind, options in enumerate(self._part.backlog):
             for _ in range(self._part.waiting - waiting[f"b{kind}"]):
                 self._sbatch("-J", f"b{kind}-{self._count}", *options, seconds=self._part.seconds)
+        if self._part.following:
+            self._follow(waiting[_FOLLOWING])
+        if self._part.newcomers_s:
+            self._newcomer(waits=bool(waiting[_NEWCOMER]))
+
+    def _follow(self, waiting: int) -> None:
+        """So many wait for the type that the managed jobs are to leave."""
+        there = self._site.box.run("squeue", "-h", "-t", "R", "-u", OWNER, "-o", "%P").split()
+        if len(there) == self._part.managed and self._behind not in there:
+            self._site.box.run("scancel", "-t", "PENDING", "-u", OTHER, "-n", _FOLLOWING)
+            self._behind, waiting = there[0], 0
+        for _ in range(self._part.following - waiting):
+            options = ("-J", _FOLLOWING, "-p", self._behind, "--gres=gpu:1")
+            self._sbatch(*options, seconds=self._part.seconds)
+
+    def _newcomer(self, waits: bool) -> None:
+        now = time.monotonic()
+        if waits:
+            # Its GPUs may never be free: those of moves that it keeps from being sent.
+            if now > self._came_s + _PATIENCE_S:
+                self._site.box.run("scancel", "-t", "PENDING", "-u", OTHER, "-n", _NEWCOMER)
+            return
+        if now < self._next_newcomer_s:
+            return
+        mean_s = self._part.newcomers_s
+        if self._next_newcomer_s:
+            where = self._chance.choice([*BETWEEN, ",".join(BETWEEN)])
+            gpus = self._chance.choice((1, 1, 1, 3))
+            options = ("-J", _NEWCOMER, "-p", where, f"--gres=gpu:{gpus}")
+            self._newcomers.add(self._sbatch(*options, seconds=self._part.seconds))
+            self._came_s = now
+        self._next_newcomer_s = now + self._chance.expovariate(1.0 / mean_s)
 
     def _sbatch(self, *options: str, seconds: float) -> str:
         self._count += 1
@@ -262,6 +309,8 @@ class Trial:
         log = (self._site.box.places.log / "slurmctld.log").read_text(errors="replace")
         started = [one for one in starts(log) if one.at_s >= began]
         types = {name: kinds[0] for name, kinds in LAYOUT.node_types().items()}
+        ticks = [json.loads(line) for line in self._ticks_text()]
+        looked_s = [tick["looked_s"] for tick in ticks]
         moves: list[Moved] = []
         given_up: list[str] = []
         text = self._moves_file.read_text()
@@ -271,11 +320,12 @@ class Trial:
                 given_up.append(f"job {entry['job']}: {entry['outcome']}")
                 continue
             to = tuple(name for name, kind in types.items() if kind in entry["gpus"])
-            moves.append(Moved(entry["job"], entry["requeued_s"], to))
+            decided_s = max(at_s for at_s in looked_s if at_s <= entry["opened_s"])
+            moves.append(Moved(entry["job"], entry["requeued_s"], to, decided_s))
         there = {name: len(kinds) for name, kinds in LAYOUT.node_types().items()}
-        account = Account(started, {**self._gpus, **dict.fromkeys(managed, 1)}, there, moves)
+        gpus = {**self._gpus, **dict.fromkeys(managed, 1)}
+        account = Account(started, gpus, there, moves, submissions(log))
         costs = [account.cost(move, self._looks[move.job]) for move in moves]
-        ticks = [json.loads(line) for line in self._ticks_text()]
         kept_back = Counter(
             re.sub(r"\bjob \d+\b", "a job", reason)
             for tick in ticks
@@ -290,6 +340,7 @@ class Trial:
                 for job in managed
             },
             sum(1 for one in started if one.job not in managed and one.at_s > backlog_from),
+            len(self._newcomers),
             time.time() - began,
         )  # fmt: skip
 

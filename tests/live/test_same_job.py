@@ -199,7 +199,7 @@ def _is_equal(plain, ours, key):
         return False
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def site(slurm_prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     options = {"mode": "act", "settings": SETTINGS, "with_accounting": slurm_prefix is None}

@@ -2,11 +2,12 @@
 
 from datetime import datetime
 
-from benchmarks.places.count import Account, Look, Moved, starts
+from benchmarks.places.count import Account, Look, Moved, starts, submissions
 
 LOG = """\
 [2026-11-23T18:00:00.500] sched: Allocate JobId=1 NodeList=v1 #CPUs=1 Partition=v100
 [2026-11-23T18:00:01.000] sched: Allocate JobId=7 NodeList=p1 #CPUs=1 Partition=gpu
+[2026-11-23T18:00:{submitted}] _slurm_rpc_submit_batch_job: JobId=9 InitPrio=1 usec=525
 [2026-11-23T18:00:10.000] Requeuing JobId=1
 [2026-11-23T18:00:11.000] _update_job: setting partition to p100,v100 for JobId=1
 {taker}
@@ -20,10 +21,11 @@ def at(seconds):
     return datetime.fromisoformat("2026-11-23T18:00:00").timestamp() + seconds
 
 
-def account(taker="", node="p1", gpus=1, there=2):
-    move = Moved("1", at(10), ("p1",))
-    started = starts(LOG.format(taker=taker, node=node))
-    return Account(started, {"1": 1, "7": 1, "9": gpus}, {"v1": 1, "p1": there}, [move]), move
+def account(taker="", node="p1", gpus=1, there=2, submitted="04.000"):
+    move = Moved("1", at(10), ("p1",), decided_s=at(5))
+    log = LOG.format(taker=taker, node=node, submitted=submitted)
+    nodes = {"v1": 1, "p1": there}
+    return Account(starts(log), {"1": 1, "7": 1, "9": gpus}, nodes, [move], submissions(log)), move
 
 
 def look(seconds, state, priority, nice=0):
@@ -31,7 +33,7 @@ def look(seconds, state, priority, nice=0):
 
 
 def test_the_log_tells_starts_and_ends():
-    first, other, again = starts(LOG.format(taker="", node="p1"))
+    first, other, again = starts(LOG.format(taker="", node="p1", submitted="04.000"))
     assert (first.job, first.node, first.at_s, first.until_s) == ("1", "v1", at(0.5), at(10))
     assert (other.job, other.until_s) == ("7", at(20))
     assert again.job == "1" and again.until_s == float("inf")
@@ -51,6 +53,18 @@ def test_a_place_is_lost_where_others_leave_too_little_or_the_job_starts_elsewhe
     assert lost(taker=TAKER, there=3, gpus=2)
     one, _ = account()
     assert one.cost(Moved("1", at(13), ("p1",)), []).place_lost
+
+
+def test_a_job_that_came_after_the_decision_does_not_count_as_one_that_waited():
+    def cost(**more):
+        one, move = account(taker=TAKER, **more)
+        return one.cost(move, [])
+
+    waited, came = cost(), cost(submitted="08.500")
+    assert waited.place_lost and not waited.contested and waited.taken_by == {"9": -1.0}
+    assert came.contested and not came.place_lost and came.taken_by == {"9": 3.5}
+    # One whose submission is not in the log waited before the log began.
+    assert cost(submitted="unknown").place_lost
 
 
 def test_priority_is_lost_where_the_job_starts_with_less():

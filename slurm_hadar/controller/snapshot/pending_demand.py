@@ -139,18 +139,13 @@ def unmanaged_jobs(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
 
     In Slurm's order, the first to go first.
     """
-    return [job for job in _eligible(seen, managed_ids) if not _expected_later(job, seen)]
+    return [job for job in possible_starts(seen, managed_ids) if not _expected_later(job, seen)]
 
 
-def expected_later(seen: Observed, managed_ids: Iterable[str], free: Free) -> list[Job]:
-    """Pending jobs outside our management whose start backfill expects when others end, in Slurm's
-    order: what is ``free`` is not enough for them, but what a moved job leaves may be."""
-    later = [job for job in _eligible(seen, managed_ids) if _expected_later(job, seen)]
-    left = {name: dict(gpus) for name, gpus in free.items()}
-    return [job for job in later if pending_demand(job, seen, left) is None]
-
-
-def _eligible(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
+def possible_starts(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
+    """Those, and the jobs whose start backfill expects for later, in Slurm's order. It expects that
+    other jobs run for as long as they may; where one ends before, the next pass starts what fits.
+    """
     skip = set(managed_ids)
     waiting = [
         job

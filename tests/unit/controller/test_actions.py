@@ -247,10 +247,13 @@ HERE = running("1", {"v1": {"v100": 1}})
 TWO = GpuRequest(per_node={UNTYPED: 2})
 
 
+@pytest.mark.parametrize("expected_s", [0.0, NOW + 3600])
 @pytest.mark.parametrize("managed", [True, False])
-def test_a_job_moves_only_to_what_nobody_who_waits_can_use(managed):
-    """Until it starts again Slurm gives it to whoever is next, whatever his priority."""
+def test_a_job_moves_only_to_what_nobody_who_waits_can_use(managed, expected_s):
+    """Until it starts again Slurm gives it to whoever is next, whatever his priority. So too where
+    backfill expects a later start: what is free now may have become so since its last pass."""
     other = job("9", uid=1001, priority=1) if managed else ordinary(priority=1)
+    other = replace(other, start_s=expected_s)
     found = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=1)
     intended = decide(seen([HERE, other], found), {"1": K2})
     assert not intended.of(Kind.MOVE)

@@ -59,10 +59,9 @@ def places_lost(
         for name, gpus in target.held.items():
             pending_demand.set_aside(gpus, [name], left)
     ids = [target.job.id for target in under_way]
-    waiting, takers = _serve(pending_demand.unmanaged_jobs(seen, ids), seen, left)
-    # What backfill expects to start later may start on what a moved job leaves.
-    waiting += pending_demand.expected_later(seen, ids, left)
-    waiting.sort(key=lambda job: pending_demand.queue_key(job, seen))
+    # What backfill expects to start later may start on what is free since its last pass, and on
+    # what a moved job leaves.
+    waiting, takers = _serve(pending_demand.possible_starts(seen, ids), seen, left)
     crossing = CrossingMoves(under_way)
     beside = FreeHostResources(seen)
     joint: dict[str, str] = {}
