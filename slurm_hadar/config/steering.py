@@ -38,6 +38,9 @@ class Guards(Section):
     gain_over_cost: float = Field(default=2.0, ge=1)
     """A move must save at least this many times the seconds that it costs. Policies that share GPUs
     in turns (gavel_*, tiresias) know no such gain."""
+    slower_for: Literal["all", "account", "user", "none"] = "all"
+    """For whose jobs a running job may move to a place where it is slower: all managed jobs, those
+    of its account, of its user, or none."""
     max_queries_per_minute: int = Field(default=60, ge=20)
     """Most requests to Slurm in any minute, over ticks and within one."""
     slow_answer_s: float = Field(default=5.0, gt=0)

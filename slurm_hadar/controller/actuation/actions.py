@@ -8,6 +8,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.destinations import preemption
 from slurm_hadar.controller.actuation.destinations.open_places import places_lost, reserved_node
+from slurm_hadar.controller.actuation.destinations.slower_places import SlowerPlaces
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import batch_choice, cpus, movability
@@ -73,6 +74,7 @@ def diff(
     """What to send to running jobs."""
     deferred: dict[str, str] = {}
     moves: list[Action] = []
+    slower = SlowerPlaces(snapshot, config.guards.slower_for)
     for id_, target in snapshot.schedulable.items():
         placement = plan.placements.get(id_)
         if target.starting or target.job.state is not JobState.RUNNING:
@@ -88,6 +90,8 @@ def diff(
             deferred[id_] = f"{movability.CANNOT_MOVE}: {snapshot.staying[id_]}"
         elif action is not None and (node := reserved_node(action, seen)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
+        elif action is not None and placement and (why := slower.why_it_stays(target, plan)):
+            deferred[id_] = why
         elif action is not None:
             moves.append(action)
     newcomers = {id_ for id_ in plan.placements if not snapshot.schedulable[id_].held}
