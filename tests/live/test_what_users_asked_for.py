@@ -170,3 +170,41 @@ def test_a_move_is_no_mail(site):
     site.box.run("scontrol", "update", f"JobId={hers}", "StartTime=now+2")
     ends(site, hers)
     site.until(lambda: subjects() == ["Began", "Requeued", "Began", "Ended"])
+
+
+def test_a_move_bills_no_more_than_the_request_could(site):
+    """Two GPUs train less than twice as much as one: with a price per GPU a training gets the
+    second one only where its owner says so."""
+
+    def price(weights):
+        for name in ("gpu", "v100", "k80"):
+            site.admin(
+                "scontrol", "update", f"PartitionName={name}", f"TRESBillingWeights={weights}"
+            )
+
+    def gpus(job):
+        # Of a job that was requeued Slurm 22.05.8 shows the billing= of its first start.
+        return re.search(r"gres/gpu=(\d+)", site.field(job, "TRES"))[1]
+
+    price("GRES/gpu=100")
+    try:
+        words = ("-p", "v100", "--hadar-gpus=1-2", "--hadar-samples=90000000")
+        careful = trains(site, "resnet50", *words)
+        free = trains(site, "resnet50", *words, "--hadar-cost=any")
+        site.starts(careful, free)
+        site.until(lambda: all(reports(site, job) for job in (careful, free)))
+        assert "billing=100" in site.field(careful, "TRES")
+
+        def grown():
+            site.tick()
+            return site.show(free, "%T") == "RUNNING" and gpus(free) == "2"
+
+        site.until(grown)
+        # It had the same chance, beside a free GPU of its type.
+        site.tick()
+        assert (restarts(site, careful), gpus(careful)) == (0, "1")
+        said = site(HADAR, "hadar", "explain", careful)
+        assert f"hadar set {careful} cost=any" in " ".join(said.split())
+        ends(site, careful, free)
+    finally:
+        price("")
