@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from conftest import need
+from slurms import need
 from submit_shell import load_plugins
 from trainings import Trainings
 
