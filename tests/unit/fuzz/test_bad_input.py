@@ -99,8 +99,21 @@ def test_what_stopped_a_tick_once(changes: dict[str, object], tmp_path: Path) ->
     judge(parser, replaced(**changes), tmp_path)
 
 
-@pytest.mark.parametrize("parser", TICKS, ids=lambda parser: parser.name)
-@pytest.mark.parametrize("words", ["", "cpus=1-1000000 mem=1G-900000G", "cpus=1-1000000 pin=yes"])
+IMMENSE = ("", "cpus=1-1000000 mem=1G-900000G", "cpus=1-1000000 pin=yes")
+CHOOSE = ("synergy", "ones", "hadar")
+"""Policies that get all of IMMENSE, of which the first chooses CPUs and memory itself. What the
+others are shown is made by the same code, so each of them gets one in turn."""
+
+
+@pytest.mark.parametrize(
+    ("parser", "words"),
+    [
+        pytest.param(parser, words, id=f"{parser.name}, {words}")
+        for number, parser in enumerate(TICKS)
+        for place, words in enumerate(IMMENSE)
+        if number % len(IMMENSE) == place or parser.name.removeprefix("tick, ") in CHOOSE
+    ],
+)
 def test_more_cpus_and_memory_than_there_are(parser: Parser, words: str, tmp_path: Path) -> None:
     """Of a job that runs and one that waits, where their owner lets them be changed too."""
     scene = json.loads(ticked.scene(parser.name.removeprefix("tick, ")))
