@@ -112,7 +112,7 @@ check() {
   # Beside the tests.
   "$venv/bin/mypy" &
   local types=$! failed=0
-  "$venv/bin/python" -m pytest tests/unit @tests/unit/slow.txt -n 2 -q "$@" || failed=$?
+  "$venv/bin/python" -m pytest tests/unit @tests/unit/slow.txt -n 2 -q --hypothesis-profile quick "$@" || failed=$?
   wait "$types" || failed=1
   sed 's/^--[a-z]*=/  /' tests/unit/slow.txt >&2
   say "left out: tests/live and the $(wc -l <tests/unit/slow.txt) slow tests and files named above; './install.sh test' runs everything"

@@ -25,6 +25,8 @@ settings.register_profile(
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# For ``./install.sh check``, which is run often. What says its own number keeps it.
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=15)
 settings.load_profile("any machine")
 
 

@@ -117,7 +117,8 @@ class Forks:
         socket.send_fds(self._socket, [json.dumps(request).encode()], ends)
         for end in ends:
             os.close(end)
-        return Forked(*(end for end, _ in pipes), mode="r" if text is None else "rb")
+        out, err, done = (end for end, _ in pipes)
+        return Forked(out, err, done, "r" if text is None else "rb")
 
     def close(self):
         """As at the end of ``with``."""
@@ -177,7 +178,7 @@ def _run(program):
     except BaseException:
         traceback.print_exc()
         code = 1
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # As at the end of any Python.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

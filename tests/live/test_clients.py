@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from client_runs import PARTITION, USES
-from conftest import need
 from missing import missing
+from slurms import need
 
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import step_processes
-from conftest import need
 from dictated import Dictated
+from slurms import need
 from trainings import moves_of
 
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site

@@ -6,8 +6,8 @@ import time
 
 import pytest
 import typed
-from conftest import need
 from dictated import Dictated
+from slurms import need
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.presentation import tick_text

@@ -82,6 +82,8 @@ class Reader:
         self.folder, self.env = folder, env
         self.instead = {}
         self.job = ""
+        self.box: Sandbox
+        self.tried: set[str]
 
     def types(self, command, shown=(), code=0):
         """Type one command; ``shown``: lines that it must show, ``code``: how it ends."""
@@ -118,7 +120,7 @@ def until(holds, what, seconds=90.0):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """The sandbox of the admin's guide, by its own words; with it the shell of whoever reads on."""
-    from conftest import need
+    from slurms import need
 
     need(None)
     folder = tmp_path_factory.mktemp("guides")

@@ -8,7 +8,7 @@ import itertools
 import random
 
 import pytest
-from conftest import need
+from slurms import need
 
 from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.planted_saves import SAVE_FAULTS
@@ -110,8 +110,8 @@ def test_no_job_suffers_where_the_controller_is_stopped_and_goes_on(whole, tmp_p
         for number in range(2 * _TRIES):
             left = [n for n, found in enumerate(answers) if not any(one.killed for one in found)]
             cases = [tried[n][number % len(tried[n])] for n in left]
-            for n, (_, found) in zip(left, boxes.run(cases) if cases else (), strict=True):
-                answers[n].append(found)
+            for n, (_, answer) in zip(left, boxes.run(cases) if cases else (), strict=True):
+                answers[n].append(answer)
     for cases, found in zip(tried, answers, strict=True):
         seen = [(one.unset, one.seconds, [touch.name for touch in one.touches]) for one in found]
         assert any(one.killed for one in found), (cases, seen)

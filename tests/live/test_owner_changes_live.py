@@ -4,8 +4,8 @@ and a job stays that others have left no place for until it has saved."""
 import time
 
 import pytest
-from conftest import need
 from dictated import Dictated
+from slurms import need
 from trainings import moves_of
 from typed import hadar
 

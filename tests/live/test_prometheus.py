@@ -61,8 +61,8 @@ def test_promtool_finds_nothing_wrong_with_the_rules_and_the_figures():
     metrics._figures.totals = filled()
     text = metrics.answer(-1, b"GET /metrics HTTP/1.1").split(b"\r\n\r\n", 1)[1]
     argv = [promtool, "check", "metrics"]
-    done = subprocess.run(argv, input=text, capture_output=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr.decode()
+    checked = subprocess.run(argv, input=text, capture_output=True)
+    assert checked.returncode == 0 and not checked.stderr, checked.stderr.decode()
 
 
 def test_the_alerts_fire_when_they_should(tmp_path):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import people
 import pytest
-from conftest import SECOND
 from people import ADA
+from slurms import SECOND
 
 from benchmarks.soak.liveness import Liveness, Look, backfill_cycles, idle_since
 from slurm_hadar import config as configuration

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import need
+from slurms import need
 
 from benchmarks.releases import page
 from benchmarks.releases.debian import Debian

@@ -513,8 +513,8 @@ def test_private_data_stays_private(private):
     seen.append((done.stdout + done.stderr).decode())
     lying = site(BOB, PYTHON, "-c", LOOK, exchange).splitlines(keepends=True)
     # Her own, and what she writes aside before she renames it; others may have squatted there.
-    own = re.compile(rf"\S+/\.?progress\.{hers}\.(?:[0-7]|[0-9a-f]{{16}})\.json")
-    own_lines = [line for line in lying if own.match(line)]
+    own_name = re.compile(rf"\S+/\.?progress\.{hers}\.(?:[0-7]|[0-9a-f]{{16}})\.json")
+    own_lines = [line for line in lying if own_name.match(line)]
     seen.append("".join(line for line in lying if line not in own_lines))
     seen.append(site(BOB, PYTHON, "-c", LOOK, site.folder / "state"))
     secrets = ("salamander", "newt", f"home-{ADA}", f" {ADA} ", f"({ADA})")

@@ -147,8 +147,8 @@ def test_a_model_in_shards_is_moved_to_another_number_of_processes(site):
     # Each sample of each epoch once: none is left out or trained twice.
     assert read == Counter((epoch, one) for epoch in range(EPOCHS) for one in range(SIZE))
     # Each attempt is that of a start by Slurm, not of torchrun.
-    (attempt,) = attempts_folder(folder / "run.pt").iterdir()
-    assert attempt.name.startswith(f"2.{id_}.1.")
+    (own_folder,) = attempts_folder(folder / "run.pt").iterdir()
+    assert own_folder.name.startswith(f"2.{id_}.1.")
     assert len(checkpoint.read(folder / "run.pt")["shards"]["files"]) == SHAPES[-1][1] + 1
     plain = site.folder / "plain"
     plain.mkdir()

@@ -6,7 +6,7 @@ The long form is ``python -m benchmarks.soak``.
 import os
 
 import pytest
-from conftest import need
+from slurms import need
 
 from benchmarks.soak import jobs
 from benchmarks.soak.__main__ import soak, table

@@ -8,8 +8,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+from mypy.main import define_options
+
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+SETTINGS = TOOLS["importlinter"]
 STORES = ("controller/journal/", "profiles/")
 """Only these packages hold tables; all others call their named methods."""
 SQL = re.compile(
@@ -57,6 +60,15 @@ def test_an_import_upward_is_found(tmp_path):
     assert done.returncode == 1
     assert "domain is not allowed to import slurm_hadar.slurm" in done.stdout
     assert "controller is not allowed to import slurm_hadar.runtime" in done.stdout
+
+
+def test_the_package_is_checked_by_all_that_mypy_calls_strict():
+    """What is left out for tests is not left out for the package."""
+    _, _, strict = define_options()
+    (package,) = (one for one in TOOLS["mypy"]["overrides"] if "slurm_hadar.*" in one["module"])
+    assert dict(strict).items() <= {**TOOLS["mypy"], **package}.items()
+    assert package["strict_optional"]
+    assert package["enable_error_code"] == TOOLS["mypy"]["disable_error_code"]
 
 
 def test_the_architecture_names_the_packages_in_the_order_of_the_linter():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click import Context
@@ -72,7 +73,8 @@ def test_a_service_has_no_rights(path):
 @pytest.mark.parametrize("words", sorted(EARLIER | IN_FILES))
 def test_the_units_of_this_release_and_of_earlier_ones_start_it(words):
     """An upgrade of the package leaves an admin's own copies of the units as they are."""
-    program, rest = get_command(app), words.split()
+    program: Any = get_command(app)
+    rest = words.split()
     name, command, rest = program.resolve_command(Context(program), rest)
     assert command is not None, name
     command.make_context(name, rest)

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_an_example_loads_and_is_safe(path):
 def test_hbatch_can_be_given_an_example(path):
     site = configuration.load(path)
     here = site.model_copy(update={"site": site.site.model_copy(update={"controller_user": ""})})
-    known = wrapper_site(here, path)
+    known: dict[str, Any] = wrapper_site(here, path)
     assert known["mode"] == "observe"
     assert known["types"].keys() == site.gpu_types.keys()
     assert all(gpu["feature"] and gpu["memory_gb"] for gpu in known["types"].values())

@@ -1,5 +1,7 @@
 """``hadar explain`` and ``doctor`` where the controller knows what its last tick saw only."""
 
+from typing import Any
+
 import pytest
 
 from slurm_hadar import config as configuration
@@ -18,7 +20,7 @@ SHOWN = Explanation(StatusRow("5", "ann", "n", "PENDING"))
 @pytest.fixture
 def answers(monkeypatch):
     """What the controller answers, and what Slurm shows to the owner; errors are raised."""
-    found = {"controller": None, "slurm": None}
+    found: dict[str, Any] = {"controller": None, "slurm": None}
 
     def say(who):
         if isinstance(found[who], Exception):

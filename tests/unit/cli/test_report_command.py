@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -42,8 +43,9 @@ def asked(tmp_path, monkeypatch):
         (tmp_path / "answer").write_text(answer)
         return CliRunner().invoke(app, ["report", "-c", str(site), *words])
 
-    run.folder = tmp_path
-    return run
+    found: Any = run
+    found.folder = tmp_path
+    return found
 
 
 def line(job="7", start="2026-01-05T11:00:00", end="2026-01-05T13:00:00", account="phys"):

@@ -88,8 +88,10 @@ def test_without_a_controller_root_reads_as_whom_to_ask(
     monkeypatch.setattr(status, "is_controllers_user", lambda _: False)
     monkeypatch.setattr(status, "asked", lambda *_: None)
     monkeypatch.setattr(status, "widen_own", lambda _: None)
-    monkeypatch.setattr(status.without_controller, "status", lambda *_: slurms)
-    monkeypatch.setattr(status.without_controller, "explain", refused)
+    monkeypatch.setattr(
+        "slurm_hadar.controller.presentation.without_controller.status", lambda *_: slurms
+    )
+    monkeypatch.setattr("slurm_hadar.controller.presentation.without_controller.explain", refused)
     monkeypatch.setattr(os, "getuid", lambda: caller)
     lines = summary(status.overview_of(site, live=True), 1001.0)
     with pytest.raises(UnknownJobError) as caught:
@@ -143,7 +145,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     def older(*_):
         raise UsageError("the controller knows no such question")
 
-    monkeypatch.setattr(status.client, "ask", older)
+    monkeypatch.setattr("slurm_hadar.controller.service.client.ask", older)
     assert not status.overview_of(site, live=False).controller.fault
 
     # Under a timer no process is left that could answer.
@@ -155,7 +157,8 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     heard = []
     report = SimpleNamespace(state="RUNNING")
     monkeypatch.setattr(
-        doctor.job_report, "of_controller", lambda *given: heard.append(given) or report
+        "slurm_hadar.controller.presentation.job_report.of_controller",
+        lambda *given: heard.append(given) or report,
     )
     doctor._report(site, "7")
     assert heard == [(controller, "7", fault)], "hadar doctor says the same"
@@ -344,7 +347,7 @@ def test_it_is_shown_again_until_ctrl_c(shown, monkeypatch):
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(status.time, "sleep", sleep)
+    monkeypatch.setattr("time.sleep", sleep)
     assert shown("--watch", "5").count("Controller  ") == 3 and waits == [5, 5, 5]
 
 

@@ -103,9 +103,10 @@ def test_a_move_that_was_not_carried_out_costs_but_gains_nothing():
 def test_no_figure_is_minus_zero():
     found = report([run()])
     little = replace(found.total, moves=1, gained_gpu_h=-0.04, lost_gpu_h=-0.06)
-    console = Console(file=io.StringIO(), width=200)
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
     console.print(shown.text(replace(found, accounts=[little], total=little)))
-    said = console.file.getvalue()
+    said = printed.getvalue()
     assert "-0.1" in said and "-0.0" not in said
 
 

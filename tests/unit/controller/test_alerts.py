@@ -5,6 +5,7 @@ import socket
 import stat
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hand_made import NOW, config, job, running, seen
@@ -298,8 +299,9 @@ def silent_site(tmp_path, monkeypatch):
         )
         return CliRunner().invoke(app, ["alerts", "-c", str(site), *words])
 
-    run.folder, run.state = tmp_path, state
-    return run
+    found: Any = run
+    found.folder, found.state = tmp_path, state
+    return found
 
 
 def test_silence_is_reported_once_while_neither_slurm_nor_the_state_file_answers(silent_site):

@@ -12,6 +12,7 @@ from slurm_hadar.controller.actuation.apply import ActionContext, send_hints
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.repair import with_unsent
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering, decode, merge
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan, write_plan
@@ -113,7 +114,7 @@ def test_what_slurm_may_have_taken_can_still_be_given_back(context):
 
 def test_a_controller_that_dies_while_it_keeps_hints_has_sent_none(context, monkeypatch):
     """Else its record says that it wrote what Slurm does not show, so that somebody else did."""
-    keep, calls = apply.steering_store.keep, []
+    keep, calls = steering_store.keep, []
 
     def dies(*args):
         calls.append(args)
@@ -121,7 +122,7 @@ def test_a_controller_that_dies_while_it_keeps_hints_has_sent_none(context, monk
             raise KeyboardInterrupt
         keep(*args)
 
-    monkeypatch.setattr(apply.steering_store, "keep", dies)
+    monkeypatch.setattr(steering_store, "keep", dies)
     with pytest.raises(KeyboardInterrupt):
         sent(context, ids=("1", "2", "3"))
     jobs = {id_: job(id_) for id_ in ("1", "2", "3")}

@@ -270,7 +270,9 @@ def test_none_is_stopped_for_a_cap():
 
 
 def test_a_trainer_that_no_guard_lets_stop_runs_on_and_says_so(monkeypatch):
-    monkeypatch.setattr(backfill.IdleNodeView, "placements", lambda *_: {})
+    monkeypatch.setattr(
+        "slurm_hadar.controller.backfill.idle_view.IdleNodeView.placements", lambda *_: {}
+    )
     result = decide(look([on("1", "v1")], nodes(**used("v1"))))
     assert not result.actions and result.deferred == {"1": actions.NOT_STOPPED}
 

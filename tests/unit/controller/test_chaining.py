@@ -4,6 +4,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hand_made import NOW, RATES, config, dictate, job, look, nodes, partitions_of, running, seen
@@ -158,7 +159,7 @@ def controller(tmp_path):
         return dictate(view, {"1": {"k80": 1}}), memory
 
     with closing(Store.open(tmp_path / "state")) as store:
-        found = Controller(SITE, cluster, store, RATES, 0, lambda: NOW, decide=stays)
+        found: Any = Controller(SITE, cluster, store, RATES, 0, lambda: NOW, decide=stays)
 
         def look_at(shown, reported=None):
             progress = {} if reported is None else {"1": reported}
@@ -223,9 +224,10 @@ def test_a_requeue_is_counted_in_the_journal_and_may_start_as_soon_as_it_is_its_
         store.begin("2", "move", "asked", NOW - 12, {"restarts": 0, "gpus": {"v100": 1}})
         store.advance(entry, "requeued", NOW - 10.5)
         waits = job("1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + 111)
-        context = ActionContext(Takes(), store, SITE, clock=lambda: NOW)
+        cluster = Takes()
+        context = ActionContext(cluster, store, SITE, clock=lambda: NOW)
         advance(context, {"1": waits}, {}, NOW)
-        assert context.cluster.sent == [{"StartTime": "now"}]
+        assert cluster.sent == [{"StartTime": "now"}]
         (ended,) = store.history("1")
         assert ended.outcome == "stopped"
         found = chaining.records(store.entries_with("move", "chain"))

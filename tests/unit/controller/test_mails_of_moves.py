@@ -137,8 +137,8 @@ def test_a_mail_type_that_the_owner_changed_during_a_move_stays(context, shown, 
     assert (sent, later) == (([action], frozenset()) if restored else ([], {"1"}))
     assert known(context).was == (OURS.was if restored else {})
     more = replace(action, fields={"Nice": "0", **action.fields})
-    (sent,), _ = mails.still_ours(working, [more], {"1": OURS})
-    assert set(sent.fields) == {"Nice", *(["MailType"] if restored else [])}
+    (other,), _ = mails.still_ours(working, [more], {"1": OURS})
+    assert set(other.fields) == {"Nice", *(["MailType"] if restored else [])}
     update = ordinary(HERE, OURS, NOW, CONFIG)
     (left,) = mails.without_others(cluster, [HERE], [update], {"1": OURS})
     assert ("MailType" in left.fields) == restored and "Comment" in left.fields

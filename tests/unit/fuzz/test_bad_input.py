@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fuzz import ticked
+from benchmarks.fuzz.hostile import ANN
 from benchmarks.fuzz.parsers import Parser, all_parsers, whole_ticks
 from benchmarks.fuzz.trial import Outcome, make, trial
 from slurm_hadar.controller.actuation.actions import Kind
@@ -65,7 +66,7 @@ def test_the_ticks_do_what_they_are_tried_for(tmp_path: Path) -> None:
     first, second = ticked.ticked(ticked.scene("hadar"), tmp_path)
     hints = {one.job.id: one.fields for one in first.diff.of(Kind.HINT)}
     # What Eve reports of the model would not fit Ann's time limit on a k80: that keeps none away.
-    assert set(hints[ticked.ANN]["Partition"].split(",")) == {"v100", "p100", "k80"}
+    assert set(hints[ANN]["Partition"].split(",")) == {"v100", "p100", "k80"}
     assert "StartTime" in hints["2"] and first.acted and second.acted
     assert first.backfill.schedulable
     with closing(sqlite3.connect(tmp_path / "state" / "hadar.sqlite")) as state:
@@ -77,7 +78,7 @@ def replaced(**changes: object) -> bytes:
     scene = json.loads(ticked.scene("hadar"))
     eve = scene["jobs"][0]
     eve["comment"] = eve["comment"].replace("samples=1e6", "samples=1e18")
-    progress = {**scene["progress"], **changes.pop("progress", {})}  # type: ignore[dict-item]
+    progress = {**scene["progress"], **changes.pop("progress", {})}
     jobs = [eve | changes, *scene["jobs"][1:]]
     return json.dumps({**scene, "progress": progress, "jobs": jobs}).encode()
 
@@ -98,8 +99,21 @@ def test_what_stopped_a_tick_once(changes: dict[str, object], tmp_path: Path) ->
     judge(parser, replaced(**changes), tmp_path)
 
 
-@pytest.mark.parametrize("parser", TICKS, ids=lambda parser: parser.name)
-@pytest.mark.parametrize("words", ["", "cpus=1-1000000 mem=1G-900000G", "cpus=1-1000000 pin=yes"])
+IMMENSE = ("", "cpus=1-1000000 mem=1G-900000G", "cpus=1-1000000 pin=yes")
+CHOOSE = ("synergy", "ones", "hadar")
+"""Policies that get all of IMMENSE, of which the first chooses CPUs and memory itself. What the
+others are shown is made by the same code, so each of them gets one in turn."""
+
+
+@pytest.mark.parametrize(
+    ("parser", "words"),
+    [
+        pytest.param(parser, words, id=f"{parser.name}, {words}")
+        for number, parser in enumerate(TICKS)
+        for place, words in enumerate(IMMENSE)
+        if number % len(IMMENSE) == place or parser.name.removeprefix("tick, ") in CHOOSE
+    ],
+)
 def test_more_cpus_and_memory_than_there_are(parser: Parser, words: str, tmp_path: Path) -> None:
     """Of a job that runs and one that waits, where their owner lets them be changed too."""
     scene = json.loads(ticked.scene(parser.name.removeprefix("tick, ")))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hung_folder import hung
@@ -88,7 +89,7 @@ class Place:
         options.setdefault("stdin", subprocess.DEVNULL)
         if "input" in options:
             del options["stdin"]
-        done = subprocess.run(
+        done: Any = subprocess.run(
             [*program, *argv],
             env=self.env,
             cwd=self.folder,

@@ -4,6 +4,7 @@ import ctypes
 import ctypes.util
 import json
 from pathlib import Path
+from typing import Any
 
 from missing import missing
 
@@ -53,7 +54,7 @@ def literal(value: object) -> str:
     return "nil" if value is None else repr(value)
 
 
-def run(text: str, tmp_path: Path) -> object:
+def run(text: str, tmp_path: Path) -> Any:
     """Run a chunk that ends with ``answer(VALUE)``. Fails the test where Lua raises."""
     lua, out = library(), tmp_path / "answer.json"
     out.unlink(missing_ok=True)

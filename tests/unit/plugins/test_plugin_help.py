@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -294,7 +295,7 @@ def test_nothing_that_decides_when_a_job_may_start_is_answered(tmp_path, batch):
 
 
 UNTYPED_PER_JOB = [["tres_per_job", "gres:gpu:1"]]
-STAYS = {
+STAYS: dict[str, dict[str, Any]] = {
     "a list": {"partitions": ["gpu", "other"]},
     "no group": {"partitions": ["other"]},
     "its own constraint": {"constraint": "ib"},
@@ -522,7 +523,7 @@ def test_the_rollout_of_lua_is_that_of_hbatch(tmp_path, monkeypatch, percent, ac
     )
     wanted = []
     for user, account in asked:
-        monkeypatch.setattr(rollout_remark.users, "name_of", lambda *_, user=user: user)
+        monkeypatch.setattr("slurm_hadar.users.name_of", lambda *_, user=user: user)
         outside, said = rollout_remark.remark(
             RolloutLimits({**limits, "accounts": list(accounts), "users": list(users)}),
             {"account": account},

@@ -70,7 +70,7 @@ def test_no_value_can_become_a_command_of_slurm(tmp_path, kind, count):
 def test_the_task_prolog_as_slurm_runs_it(tmp_path):
     write_plan(tmp_path, JobPlan("7", gpus={"v100": 2}, batch=64))
     path = tmp_path / "task_prolog"
-    path.write_text(programs.program("task_prolog", programs.Path(sys.executable), tmp_path, UID))
+    path.write_text(programs.program("task_prolog", Path(sys.executable), tmp_path, UID))
     done = subprocess.run(
         ["sh", path],
         env={"SLURM_JOB_ID": "7", "HADAR_SIGNAL": "USR2"},
@@ -86,7 +86,7 @@ def test_the_task_prolog_starts_a_watcher_that_ends_with_the_batch_step(tmp_path
     exchange.mkdir()
     saved.write_text("x")
     path = tmp_path / "task_prolog"
-    path.write_text(programs.program("task_prolog", programs.Path(sys.executable), exchange, UID))
+    path.write_text(programs.program("task_prolog", Path(sys.executable), exchange, UID))
     step = f"exec -a 'slurmstepd: [7.batch]' sh -c 'sh {path}; echo ready; read x'"
     env = {
         "PATH": os.environ["PATH"],
@@ -117,7 +117,7 @@ def test_its_watcher_reads_the_output_of_the_task_and_not_of_the_prolog(tmp_path
     exchange = tmp_path / "exchange"
     exchange.mkdir()
     path = tmp_path / "task_prolog"
-    path.write_text(programs.program("task_prolog", programs.Path(sys.executable), exchange, UID))
+    path.write_text(programs.program("task_prolog", Path(sys.executable), exchange, UID))
     # As in Slurm, which reads what the prolog prints.
     task = f"sh {path} | cat >/dev/null; for i in $(seq 9999); do echo step=$i; sleep 0.3; done"
     env = {

@@ -59,8 +59,8 @@ def random_view(seed: int, types: int = 1) -> IdleView:
 def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int) -> None:
     seen = random_view(seed, types)
     before = seen.holder.copy()
-    first, stays = decide(seen, IdleSurvival.unknown())  # type: ignore[operator]
-    second, again = decide(seen, IdleSurvival.unknown())  # type: ignore[operator]
+    first, stays = decide(seen, IdleSurvival.unknown())
+    second, again = decide(seen, IdleSurvival.unknown())
     assert (first.holder == second.holder).all() and stays.to_dict() == again.to_dict()
     assert (seen.holder == before).all()
     assert first.holder.shape == seen.holder.shape
@@ -75,7 +75,7 @@ def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int
 
 @pytest.mark.parametrize("decide", DECIDES)
 def test_idle_nodes_are_handed_out(decide: object) -> None:
-    plan, _ = decide(view(10, [trainer(), trainer()]), IdleSurvival.unknown())  # type: ignore[operator]
+    plan, _ = decide(view(10, [trainer(), trainer()]), IdleSurvival.unknown())
     assert np.bincount(plan.holder).tolist() == [5, 5]
 
 
@@ -83,7 +83,7 @@ def test_idle_nodes_are_handed_out(decide: object) -> None:
 def test_caps_of_the_cluster_and_of_a_user(decide: object) -> None:
     trainers = [trainer(user="ann"), trainer(user="ann"), trainer(user="bob")]
     capped = replace(view(20, trainers), most_nodes=9, user_caps={"ann": 3})
-    plan, _ = decide(capped, IdleSurvival.unknown())  # type: ignore[operator]
+    plan, _ = decide(capped, IdleSurvival.unknown())
     counts = np.bincount(plan.holder[plan.holder >= 0], minlength=3)
     assert counts[0] + counts[1] == 3
     assert counts[2] == 6

@@ -155,7 +155,7 @@ def test_modules_and_files_are_named_with_their_function(
 
 
 def _answer(answer: object) -> Policy:
-    return guarded(Policy("theirs", lambda view, state: answer), "policy theirs")  # type: ignore[arg-type, return-value]
+    return guarded(Policy("theirs", lambda view, state: answer), "policy theirs")
 
 
 PLACED = Plan({"j0": Placement({"fast": 1}, {"n0": {"fast": 1}}, reason="it fits")})

@@ -28,7 +28,7 @@ decide = policies.get("hadare")
 @st.composite
 def forkable(draw: st.DrawFn, **more: object) -> View:
     """Random views whose jobs may be forked, some of them."""
-    view = draw(views(**more))  # type: ignore[arg-type]
+    view = draw(views(**more))
     number = len(view.jobs.ids)
     copies = draw(st.lists(st.integers(1, 4), min_size=number, max_size=number))
     averaging = draw(st.sampled_from([0.0, 0.02, 0.5]))

@@ -11,7 +11,7 @@ def _least_s(jobs: int) -> float:
     """The same by a programme of our own: x seconds of job j on node m, none busier than T."""
     work = workload(Case(), jobs)
     rate = work.rate[:, :, 0] / work.total[:, None] * 1e5
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = highspy.Highs()
     solver.silent()
     end = solver.addVariable(0)
     x = [[solver.addVariable(0) for _ in row] for row in rate]

@@ -33,7 +33,7 @@ decide = policies.get("hare")
 @st.composite
 def dealable(draw: st.DrawFn, **more: object) -> View:
     """Random views whose jobs have tasks and may be forked, some of them."""
-    view = draw(views(**more))  # type: ignore[arg-type]
+    view = draw(views(**more))
     number = len(view.jobs.ids)
     copies = draw(st.lists(st.integers(1, 4), min_size=number, max_size=number))
     tasks = draw(st.lists(st.sampled_from([1, 2, 3, 7]), min_size=number, max_size=number))

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import policies
+from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hadar.settings import UTILITIES
 from slurm_hadar.testing import NOW, applied, crowd, jobs_of, nodes_of, places, view_of
@@ -174,7 +175,7 @@ def test_fifo_goes_by_priority_then_age_and_nobody_overtakes() -> None:
 
 
 def test_unknown_policy() -> None:
-    with pytest.raises(policies.UsageError, match="there is no policy 'nonsense'; known: "):
+    with pytest.raises(UsageError, match="there is no policy 'nonsense'; known: "):
         policies.get("nonsense")
 
 

@@ -32,7 +32,7 @@ class Request:
 @pytest.fixture
 def link():
     ours = SimpleNamespace(_comm=None, size=3, _failure=Broken)
-    return TrackerLink(ours, 1, 4, np.float32)  # type: ignore[arg-type]
+    return TrackerLink(ours, 1, 4, np.float32)
 
 
 @pytest.mark.parametrize("answer", [True, False])

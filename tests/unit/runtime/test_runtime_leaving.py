@@ -144,6 +144,8 @@ def test_loader_workers_that_term_ends_leave_no_folder(tmp_path):
 
 
 def test_a_loader_without_workers_has_no_folder(monkeypatch):
-    monkeypatch.setattr(leaving.util, "get_temp_dir", lambda: pytest.fail("there are no workers"))
+    monkeypatch.setattr(
+        "multiprocessing.util.get_temp_dir", lambda: pytest.fail("there are no workers")
+    )
     for loader in ([1, 2], SimpleNamespace(num_workers=0)):
         leaving.own_the_folder_of_workers(loader)

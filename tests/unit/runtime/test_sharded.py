@@ -140,8 +140,8 @@ def test_four_then_two_then_three_processes_and_one_alone_are_one_training(train
 def test_a_save_that_is_killed_is_never_the_newest(train, tmp_path):
     """One process before it wrote its third shard; the first one before it renames the first file
     that names shards, and before it renames its second folder of shards."""
-    points = [[1, "SIGKILL", "open 3"], [0, "SIGKILL", "rename 5"], [0, "SIGKILL", "rename 8"]]
-    points = [{"at": point, "every_s": 0.0, "ranks": 2} for point in points]
+    places = [[1, "SIGKILL", "open 3"], [0, "SIGKILL", "rename 5"], [0, "SIGKILL", "rename 8"]]
+    points = [{"at": place, "every_s": 0.0, "ranks": 2} for place in places]
     for run in points:
         run["background"] = run["at"][0] == 1
     codes = train(tmp_path, *points, {"ranks": 2})
@@ -157,8 +157,8 @@ def test_a_save_that_is_killed_is_never_the_newest(train, tmp_path):
 def test_a_stale_attempt_stopped_in_a_save_cannot_replace_a_later_ones(train, tmp_path):
     """Before it renames its second folder of shards, and before it renames the file that names
     them."""
-    stale = [[0, "SIGSTOP", "rename 5"], [0, "SIGSTOP", "rename 10"]]
-    stale = [{"at": point, "every_s": 0.0, "ranks": 2} for point in stale]
+    places = [[0, "SIGSTOP", "rename 5"], [0, "SIGSTOP", "rename 10"]]
+    stale = [{"at": place, "every_s": 0.0, "ranks": 2} for place in places]
     codes = train(tmp_path, *stale, {"ranks": 3})
     assert codes == [[SUPERSEDED] * 2, [SUPERSEDED] * 2, [0] * 3], said(tmp_path)
     assert said(tmp_path).count("attempt 3 of job 12 (restart 2) has taken over; leaving") == 2

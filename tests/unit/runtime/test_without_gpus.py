@@ -174,12 +174,12 @@ def test_it_asks_once_and_leaves(bare, monkeypatch, attempt, before, asks, hoste
 
 def begun(folder, hosted, said):
     if hosted:
-        run = Hosted(8, log=said.append)
+        host = Hosted(8, log=said.append)
         try:
-            run.take_over(folder / "c", lambda: None)
-            run.open(100, 100, None)
+            host.take_over(folder / "c", lambda: None)
+            host.open(100, 100, None)
         finally:
-            run.signals.restore()
+            host.signals.restore()
         return
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.sandbox import accounting, cluster, programs
+from slurm_hadar.sandbox import accounting, programs
 from slurm_hadar.sandbox.cluster import Sandbox
 
 NEEDED = ("mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd", "setsid")
@@ -34,7 +34,7 @@ def slurm(tmp_path, monkeypatch):
             "",
             prefix,
         )
-        monkeypatch.setattr(cluster.programs, "find", lambda _: tools)
+        monkeypatch.setattr(programs, "find", lambda _: tools)
         return tools
 
     return made

@@ -58,4 +58,4 @@ def scripted(script: Mapping[float, Mapping[str, Placement]]) -> Decide:
 
 
 def on(kind: str, count: int = 1, **more: object) -> Placement:
-    return Placement(gpus={kind: count}, **more)  # type: ignore[arg-type]
+    return Placement(gpus={kind: count}, **more)

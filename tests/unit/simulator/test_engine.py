@@ -324,7 +324,7 @@ def test_whatever_the_policy_time_and_work_add_up(
     pretend = machines("fast=3,slow=2", "2")
     out = simulate(
         jobs, pretend, policies.get(name), RoundSetting(costs=Costs(cost), clock=Clock(round_s))
-    )  # type: ignore[arg-type]
+    )
     workload = out.workload
     assert out.finished == len(workload.ids)
     best = workload.rate.max(axis=(1, 2))

@@ -3,6 +3,8 @@ than the stopped one alone would have held."""
 
 import numpy as np
 import pytest
+from pretend import machines, work
+from test_queue import queue_of
 
 from slurm_hadar import policies
 from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
@@ -11,8 +13,6 @@ from slurm_hadar.simulator.queue import cluster_state, tick
 from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
-from tests.unit.simulator.pretend import machines, work
-from tests.unit.simulator.test_queue import queue_of
 
 STOPPING = [
     "hadar", "ones", "timetable", "tiresias",
@@ -20,8 +20,9 @@ STOPPING = [
 ]  # fmt: skip
 PREEMPTS = SteeringSetting(tick_s=30.0, min_between_moves_s=0.0, preempt=True)
 QUEUES, MOST_STOPS = 4, 2
-OPTIONS = {"tiresias": {"queues": "60,600"}}
-"""GPU-seconds, so that it stops jobs as short as these."""
+OPTIONS = {"tiresias": {"queues": "60,600"}, "ones": {"generations": 5}}
+"""GPU-seconds, so that it stops jobs as short as these; whatever ``ones`` has found when it stops
+searching, its stops are judged alike."""
 
 
 def queue(seed):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pretend import Decide, machines, on, scripted, work
 
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
@@ -24,7 +25,6 @@ from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetti
 from slurm_hadar.simulator.traces import queue_columns, sacct
 from slurm_hadar.simulator.traces.csv_rows import rows
 from slurm_hadar.simulator.workload import Workload
-from tests.unit.simulator.pretend import Decide, machines, on, scripted, work
 
 EXACT = Drawn(unmanaged=1.0, limits=(1.0, 1.0))
 MANAGED = Drawn(limits=(1.0, 1.0))
@@ -44,7 +44,7 @@ def finishes(
 ) -> list[float]:
     setting = SimulationSetting(
         load, machines(cluster), **{"drawn": EXACT, "limits": AT_ONCE, **more}
-    )  # type: ignore[arg-type]
+    )
     found: list[float] = simulate(setting, decide).finish_s.tolist()
     return found
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pretend import machines, scripted, work
 
 from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.estimates import estimate
@@ -13,7 +14,6 @@ from slurm_hadar.simulator.queue.requests import Drawn, requests
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.traces import queue_columns
 from slurm_hadar.simulator.traces.csv_rows import rows
-from tests.unit.simulator.pretend import machines, scripted, work
 
 CLUSTER = machines("fast=1,slow=1")
 BOTH = [[3.0], [1.0]]

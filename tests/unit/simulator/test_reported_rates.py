@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pretend import machines, work
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
@@ -14,7 +15,6 @@ from slurm_hadar.simulator.queue.engine import simulate
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.workload import Queued, Workload
-from tests.unit.simulator.pretend import machines, work
 
 TABLE, TRUE = [[10.0], [3.0]], [[20.0], [4.0]]
 """Samples/s on fast and on slow: the table has slow less than four times slower, which is wrong."""

@@ -176,7 +176,7 @@ def cases(draw: st.DrawFn) -> tuple[TaskJobs, np.ndarray]:
 
 @pytest.mark.parametrize("policy", NAMES)
 @given(case=cases(), switch=st.sampled_from([0.0, 0.3]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_all_ends_and_no_more_is_used_than_there_is(policy: str, case, switch: float) -> None:
     jobs, gpus = case
     out = simulate_tasks(jobs, gpus, policy, TaskCosts(switch))

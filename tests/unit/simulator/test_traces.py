@@ -22,7 +22,7 @@ NATIVE = "job_id,arrival_s,gpus,samples,model,batch,rate_v100,rate_k80,counts,ma
 def opened(folder: Path, *lines: str, **more: object) -> Workload:
     file = folder / "trace.csv"
     file.write_text("\n".join(lines) + "\n")
-    work = open_trace(str(file), TYPES, **more)  # type: ignore[arg-type]
+    work = open_trace(str(file), TYPES, **more)
     check(work, cluster.parse("v100=4,k80=4"))
     return work
 

@@ -183,7 +183,7 @@ def test_a_script_needs_its_first_line() -> None:
 
 
 @pytest.fixture
-def silent_controller(tmp_path: Path):  # type: ignore[no-untyped-def]
+def silent_controller(tmp_path: Path):
     """A slurm.conf whose slurmctld takes connections and never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

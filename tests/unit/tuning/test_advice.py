@@ -27,7 +27,7 @@ HERE = Path("/etc/slurm/slurm.conf")
 def study(text: str = made_history.CONF, toml: str = "", **more: object) -> Study:
     place = site.of_conf(conf.parse(text, HERE))
     own = config.parse(toml, "hadar.toml") if toml else None
-    return Study(place, config=own, **more)  # type: ignore[arg-type]
+    return Study(place, config=own, **more)
 
 
 def lines(rule, on: Study) -> list[str]:

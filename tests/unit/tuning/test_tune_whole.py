@@ -3,6 +3,7 @@
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import made_history
 import pytest
@@ -124,7 +125,7 @@ def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None
     found, notes = sources.of_history(
         place / "calm", place / "slurm.conf", None, own, Rates(cpus=CpuTable(rows, "site")), WISH
     )
-    result = study.result(found, study.advise(found), notes)
+    result: Any = study.result(found, study.advise(found), notes)
     advice = next(one for one in result["advice"] if one["topic"].startswith("DefCpuPerGPU"))
     assert all("DefCpuPerGPU=8" in line["line"] for line in advice["slurm_conf"])
     assert advice["basis"] == "simulated"
@@ -145,7 +146,7 @@ def test_a_policy_that_runs_out_of_time_is_reported_and_judged_by_nothing(place:
         place / "past", place / "slurm.conf", None, None, Rates(),
         sources.TuneRequest(("srtf",), 60, 0.0, 60.0, 0.0),
     )  # fmt: skip
-    result = study.result(found, study.advise(found), notes)
+    result: Any = study.result(found, study.advise(found), notes)
     assert all("out of time" in one["why_not"] for one in result["policies"][1:])
     assert "GPU types" not in [one["topic"] for one in result["advice"]]
     assert all(one["basis"] != "simulated" for one in result["advice"])
@@ -156,7 +157,7 @@ def test_nodes_alone_are_enough_for_the_figures(place: Path) -> None:
     sinfo += "v[1-2]|gpu:v100:4|32|256000|v100|v100\nk[1-4]|gpu:k80:4|32|256000|k80|k80\n"
     (place / "nodes").write_text(sinfo)
     found, notes = sources.of_history(place / "past", None, place / "nodes", None, Rates(), WISH)
-    result = study.result(found, study.advise(found), notes)
+    result: Any = study.result(found, study.advise(found), notes)
     assert len(result["gpu_types"]) == 2 and len(result["policies"]) == 6
     assert any("slurm.conf" in line for line in result["fine"])
     assert result["slurm_conf"] == []
@@ -244,7 +245,7 @@ def test_hostile_cells_end_in_text_and_page(place: Path, cells: list[str], kept:
     except UsageError as error:
         assert str(error).isprintable()
         return
-    result = study.result(found, study.advise(found), notes)
+    result: Any = study.result(found, study.advise(found), notes)
     json.dumps(result)
     assert "Advice for" in shown.page(result)
     console(StringIO()).print(shown.text(result))

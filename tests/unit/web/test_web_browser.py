@@ -25,6 +25,11 @@ LOOKS = {
     "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
 }
 
+EXAMINED = ("light", "dark-phone")
+"""Each colour scheme and each width once: in these axe-core looks for barriers. It reads each
+element of a page, so of the large site the first one is examined: its pages are the same with more
+rows."""
+
 
 @pytest.fixture(scope="module")
 def chromium():
@@ -84,7 +89,7 @@ def test_each_view_shows_what_there_is_and_fits_the_screen(chromium, site, view)
     jobs, url = site
     kept = os.environ.get("HADAR_PAGE_SCREENSHOTS")
     with Tab(chromium) as tab:
-        for look in LOOKS if jobs == 12 or kept else ("light", "dark-phone"):
+        for look in LOOKS if jobs == 12 or kept else EXAMINED:
             tab.looks(look)
             tab.page.goto(url + VIEWS[view])
             _shows(tab.page, jobs, view, look)
@@ -122,7 +127,8 @@ def _shows(page, jobs, view, look):
     if folder:
         Path(folder).mkdir(exist_ok=True, parents=True)
         page.screenshot(path=Path(folder) / f"{view}-{jobs}-{look}.png")
-    no_serious_violation(page)
+    if look in EXAMINED[: 2 if jobs == 12 else 1]:
+        no_serious_violation(page)
 
 
 def no_serious_violation(page):

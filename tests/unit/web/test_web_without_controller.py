@@ -99,7 +99,7 @@ def test_slurm_is_asked_again_after_a_while_and_a_failure_is_not_repeated_at_onc
 ):
     queue = QueueOfSlurm(world.site, ME)
     now = time.time()
-    monkeypatch.setattr(without_controller.time, "time", lambda: now)
+    monkeypatch.setattr("time.time", lambda: now)
     slurm.fault = SlurmError("scontrol: no answer")
     for _ in range(3):
         with pytest.raises(SlurmError, match="no answer"):
