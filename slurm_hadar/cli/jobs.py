@@ -150,8 +150,7 @@ def _of_counts(job: str, config: ConfigOption) -> list[str]:
         # The declaration is changed all the same.
         return []
     seen = Observed(now=time.time(), jobs=jobs, nodes=nodes, partitions=partitions)
-    groups = site.partitions.groups
-    wanted = {id_: resource_request(one, _steering(one, site) or Steering(), groups)
+    wanted = {id_: resource_request(one, _steering(one, site) or Steering(), site)
               for id_, one in jobs.items()}  # fmt: skip
     said = (of_job(one, wanted[id_], seen) for id_, one in jobs.items())
     return [one for one in said if one]

@@ -97,7 +97,7 @@ def may_be_moved_there(
     """Whether a controller that acts may move a running job to each type that it declares, also to
     those that :func:`left_out` names."""
     ours, groups = steered or Steering(), config.partitions.groups
-    want = resource_request(replace(job, declaration=declared), ours, groups)
+    want = resource_request(replace(job, declaration=declared), ours, config)
     if job.state is JobState.PENDING or isinstance(want, str):
         return False
     if not (declared.moves_later and job.requeue) or job.expedited:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 
 import typer
 
@@ -15,8 +16,11 @@ from slurm_hadar.cli.common import (
 )
 from slurm_hadar.config import Config
 from slurm_hadar.controller import overdue
+from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.overdue import Widened
+from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.steering import Steering
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,7 +70,11 @@ def _widened(site: Config, everybodys: bool) -> Widened:
         for job in cluster.read_jobs(None, site.guards.max_jobs_per_array)
         if job.managed and (everybodys or job.uid == uid)
     ]
-    done = overdue.widen(cluster, jobs, steering_store.of_jobs(site, jobs), time.time())
+
+    def restored(job: Job, steered: Steering, fields: Mapping[str, str]) -> Mapping[str, str]:
+        return within_types(job, steered, fields, site)
+
+    done = overdue.widen(cluster, jobs, steering_store.of_jobs(site, jobs), time.time(), restored)
     # Tasks of an array get it at Slurm's next computation.
     keep_ages(cluster, [(job, update) for job, update in done.sent if not job.array_tasks])
     return done

@@ -6,7 +6,7 @@ user (a timer, see packaging/), or the job's owner.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
@@ -52,8 +52,17 @@ def overdue(job: Job, steered: Steering, now: float) -> bool:
     )
 
 
+Restored = Callable[[Job, Steering, Mapping[str, str]], Mapping[str, str]]
+"""Fields that give a job its owner's partitions ->
+without the GPU types that its owner excludes."""
+
+
 def widen(
-    cluster: Cluster, jobs: Iterable[Job], steering: Mapping[str, Steering], now: float
+    cluster: Cluster,
+    jobs: Iterable[Job],
+    steering: Mapping[str, Steering],
+    now: float,
+    restored: Restored = lambda job, steered, fields: fields,
 ) -> Widened:
     """Give these jobs, where they are overdue, the list that they had before it was shortened.
 
@@ -64,7 +73,9 @@ def widen(
         steered = steering.get(job.id, Steering())
         if overdue(job, steered, now):
             name = f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else job.id
-            late[name] = job, Update(name, {"Partition": steered.was["Partition"]})
+            fields = restored(job, steered, {"Partition": steered.was["Partition"]})
+            if "Partition" in fields:
+                late[name] = job, Update(name, dict(fields))
     if not late:
         return Widened()
     updates = [update for _, update in late.values()]

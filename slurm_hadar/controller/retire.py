@@ -8,6 +8,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.actuation.pending import lent_places
+from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.actuation.running.releases import begin_time_returned
 from slurm_hadar.controller.lock import rival
@@ -65,6 +66,11 @@ def ordinary(
     owners = asked_for(job, steered, config)
     fields = {key: value for key, value in owners.items() if waits or key in UNTIL_IT_RUNS}
     left = (job.declaration or Declaration()).left_alone()
+    if waits:
+        within = within_types(job, steered, fields, config, keeps_list=False)
+        if within.get("Features") != fields.get("Features"):
+            left = replace(left, added=within["Features"])
+        fields = within
     if "Partition" in fields:
         left = replace(left, listed=())
     no_more = declaration.removed(job.comment)
@@ -83,6 +89,7 @@ def requeue_text(
     """Of a job that runs, where a requeue would show what was written for it: a sentence with the
     command that restores its request; else empty."""
     owners = asked_for(job, steered, config)
+    owners = within_types(job, steered, owners, config, keeps_list=False)
     left = {key: value for key, value in owners.items() if key not in UNTIL_IT_RUNS}
     if job.state is not JobState.RUNNING or not left:
         return ""

@@ -120,6 +120,7 @@ class Declaration:
             constraint=self.constraint,
             partitions=self.partitions,
             listed=self.listed,
+            added=self.added,
         )
 
     @property

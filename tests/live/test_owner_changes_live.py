@@ -135,6 +135,53 @@ def test_hbatchs_list_is_what_the_owner_asked_for_after_an_optout(site):
     assert site.job(id_).opted_out and site.job(id_).partitions == ("gpu",)
 
 
+def test_a_moved_job_that_depends_on_another_since_keeps_its_types(site):
+    """Its list alone says them: with its owner's partition Slurm would start it on any."""
+    site.until(site.all_nodes_answer)
+    site.controller.tick()
+    id_ = site.submit(declared="types=v100,k80", words=["-p", "gpu"])
+    assert {*site.job(id_).declaration.listed} == {"v100", "k80"} and not site.job(id_).features
+    site.until(lambda: site.patient_tick() and site.trains(id_))
+    (here,) = site.where(id_)
+    site.moves(id_, "k80" if here == "v100" else "v100")
+    first = site.plain("--begin=now+1hour")
+    # The rest of its two types is taken.
+    others = [site.plain("-p", kind) for kind in ("v100", "k80") for _ in range(8)]
+    site.box.run("scontrol", "requeue", id_)
+    typed(site, id_, f"Dependency=afterany:{first}")
+    site.until(lambda: site.job(id_).state is JobState.PENDING)
+    for _ in range(3):
+        site.patient_tick()
+        assert {*site.job(id_).partitions} == {"v100", "k80"}
+    site.slurm.cancel([first])
+    time.sleep(5.0)
+    assert not site.where(id_) & {"p100"}
+    site.ended(*others)
+    site.until(lambda: site.patient_tick() and site.trains(id_, 2))
+    assert site.where(id_) <= {"v100", "k80"}
+    assert hadar(site.env, "optout", id_).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"), [("types=any", ["-C", "v100|k80"]), ("types=v100,k80", [])]
+)
+def test_features_that_its_owner_sets_while_it_waits_hold(site, declared, words):
+    site.until(site.all_nodes_answer)
+    site.controller.tick()
+    id_ = site.submit(declared=declared, words=["-p", "gpu", "-H", *words])
+    typed(site, id_, "Features=k80")
+    site.slurm.release(id_)
+    site.until(lambda: site.trains(id_))
+    assert site.where(id_) == {"k80"}
+    # No policy plans that for it: what a move writes is what counts here.
+    site.want = {id_: {"v100": 1}}
+    careful = site.another(site.with_settings(moving={"settle_s": 0.0}))
+    site.until(lambda: careful.tick() and site.job(id_).restarts == 1)
+    site.want = {}
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.job(id_).features == "k80" and site.where(id_) == {"k80"}
+
+
 def test_a_begin_time_set_during_a_move_stays(site, moving):
     id_, _, _, careful = moving
     site.until(lambda: site.job(id_).state is JobState.PENDING)

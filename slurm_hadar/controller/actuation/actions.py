@@ -9,6 +9,7 @@ from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.destinations import preemption
 from slurm_hadar.controller.actuation.destinations.open_places import places_lost, reserved_node
 from slurm_hadar.controller.actuation.destinations.slower_places import SlowerPlaces
+from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import batch_choice, cpus, movability
@@ -140,7 +141,7 @@ def stop(target: SchedulableJob, why: str, seen: Observed, config: Config) -> Ac
         return None
     job, steered = target.job, seen.steered(target.job.id)
     steering = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
-    return Action(Kind.STOP, job, job_updates.undo_fields(job, steered), steering, why)
+    return Action(Kind.STOP, job, restored(job, steered, config), steering, why)
 
 
 def move(

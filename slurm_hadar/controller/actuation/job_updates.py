@@ -6,6 +6,7 @@ its type cannot be changed on 22.05.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
@@ -96,8 +97,12 @@ def asked_for(job: Job, steered: Steering, config: Config) -> Mapping[str, str]:
     """The owner's value of each field that was changed: by the controller, which remembers it, or
     by hbatch, whose list of partitions stands for one of the site's groups in the declaration.
     """
-    groups = config.partitions.groups
+    groups, record = config.partitions.groups, job.declaration
     declared = believed_partitions(job, steered, groups)
+    if record is not None and record.off and record.added and record.added == job.features:
+        # An opt-out wrote them for types that the record does not say any more.
+        was = {key: value for key, value in steered.was.items() if key != "Features"}
+        steered = replace(steered, was=was)
     if not declared or "Partition" in steered.foreign:
         return steered.was
     kept = "Partition" in steered.was

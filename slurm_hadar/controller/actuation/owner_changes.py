@@ -6,6 +6,7 @@ from dataclasses import replace
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.entry_details import copies_of, steering_of
+from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.controller.snapshot.constraints import with_feature
@@ -28,7 +29,7 @@ def excluded(entry: Entry, job: Job, steered: Steering, config: Config) -> str:
     ``steered``: what is kept of the job.
     """
     gpus, declared = steering_of(entry.details, 0.0).gpus, job.declaration or Declaration()
-    want = resource_request(job, steered, config.partitions.groups)
+    want = resource_request(job, steered, config)
     if not gpus or isinstance(want, str):
         return ""
     words = declared.assignments()
@@ -55,7 +56,7 @@ def accepted_request(
 ) -> tuple[job_updates.Fields, Steering]:
     """What makes the request of a job that waits its owner's again, limited to the types that the
     owner accepts now, and what is kept of the job then. ``steered``: what is kept of it."""
-    want = resource_request(job, steered, config.partitions.groups)
+    want = resource_request(job, steered, config)
     fields, was = job_updates.undo_fields(job, steered), dict(steered.was)
     if not isinstance(want, str) and not job.request.typed:
         names = was["Partition"].split(",") if "Partition" in was else list(job.partitions)
@@ -68,6 +69,7 @@ def accepted_request(
             and (key == "Features" or not {*value.split(",")} <= {*names})
         }
         fields |= wish
+    fields = within_types(job, steered, fields, config)
     fields = {
         key: value
         for key, value in fields.items()

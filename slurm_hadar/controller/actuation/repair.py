@@ -6,6 +6,7 @@ from dataclasses import replace
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
 from slurm_hadar.controller.actuation.move_steps import ended_with, reported_saved
+from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain import steering
@@ -133,7 +134,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     def owners(job: Job) -> dict[str, str]:
         steered = seen.steered(job.id)
         was = job_updates.asked_for(job, steered, context.config)
-        return job_updates.undo_fields(job, replace(steered, was=was))
+        return restored(job, replace(steered, was=was), context.config, keeps_list=False)
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)

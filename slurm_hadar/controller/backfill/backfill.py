@@ -87,7 +87,7 @@ def decide(
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         excluded |= dict.fromkeys(targets, why)
-        taken_back = restored(excluded, excluded, seen, tick.refusals)
+        taken_back = restored(excluded, excluded, seen, config, tick.refusals)
         return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
     sources = Sources(seen, config, tick.rates, past, in_limit=False)
     shown = snapshot_without_faults(sources, targets, excluded)
@@ -110,7 +110,7 @@ def decide(
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, seen.now)}
-    round_.sent += restored([*waiting, *excluded], excluded, seen, tick.refusals, again)
+    round_.sent += restored([*waiting, *excluded], excluded, seen, config, tick.refusals, again)
     return BackfillPlan(
         schedulable=targets,
         idle=tuple(free),

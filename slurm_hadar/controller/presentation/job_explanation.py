@@ -10,6 +10,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates, reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.hint_updates import waits_for
+from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,
@@ -356,6 +357,7 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
         return notes
     if runs and not job.requeue:
         return [*notes, "By hand: nothing while it runs, as it was submitted with --no-requeue"]
+    was = within_types(job, seen.record_of(job.id), was, config, keeps_list=False)
     # A begin time would clear the age of a job that waits.
     fields = {**was, "StartTime": "now"} if runs else was
     try:

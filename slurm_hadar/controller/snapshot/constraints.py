@@ -73,6 +73,13 @@ def readable(constraint: str) -> bool:
     return True
 
 
+def allows(constraint: str, feature: str, others: Set[str]) -> bool:
+    """Whether a node with this feature may meet the constraint, whatever else it has but
+    ``others``: the features that no node has beside this one. Raises :class:`OpaqueConstraint`."""
+    names = {token for token in _tokens(constraint) if token not in "&|()"}
+    return met(constraint, (names - others) | {feature})
+
+
 def with_feature(constraint: str, feature: str) -> str:
     """The user's constraint, and in addition one feature that selects the GPU type."""
     if constraint in ("", feature):

@@ -133,7 +133,7 @@ def schedulable_jobs(
             continue
         steered = seen.steered(job.id)
         why_not = "" if job.id in moving else _why_not(job, seen)
-        want = why_not or resource_request(job, steered, config.partitions.groups)
+        want = why_not or resource_request(job, steered, config)
         if isinstance(want, ResourceRequest):
             want = whole_nodes.fitted(job, want)
         released = job.state is JobState.PENDING and _sent_on(job, seen, config)

@@ -1,12 +1,11 @@
 """What a managed job may be given, read from its request and its declaration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.snapshot.constraints import readable
+from slurm_hadar.controller.snapshot.constraints import readable, with_feature
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.declaration_values import MOST_COUNTS, CountList
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
@@ -58,17 +57,17 @@ class ResourceRequest:
         return self.form == "job" and self.most_nodes > 1 and len(self.types) != 1
 
 
-_NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-
 def resource_request(
-    job: Job, steered: Steering, groups: Mapping[str, Sequence[str]] = _NONE
+    job: Job, steered: Steering, config: Config | None = None
 ) -> ResourceRequest | str:
     """The job's request, or a sentence on why it cannot be steered.
 
-    ``groups``: partition -> those that it stands for, as the site declares them.
+    ``config``: the site's, of which the partitions that stand for others and the features of the
+    GPU types count; None: it has neither.
     """
     declaration = job.declaration or Declaration()
+    groups = config.partitions.groups if config is not None else {}
+    constraint = _constraint(job, steered, config)
     request = _original(job.request, steered.was)
     if request.per_task:
         form, gpus, times = "task", request.per_task, job.tasks
@@ -84,7 +83,7 @@ def resource_request(
         return "it runs in a reservation"
     if job.exclusive and not job.whole_nodes:
         return "it keeps other users off its nodes (--exclusive=user, mcs or topo)"
-    if not readable(_constraint(job, steered)):
+    if not readable(constraint):
         return "only Slurm can read its constraint"
     nodes = int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
     copies = _copies(declaration) if form == "node" else (1, 1)
@@ -116,7 +115,7 @@ def resource_request(
         types=kinds,
         nodes=nodes,
         most_nodes=max(spread, nodes),
-        constraint=_constraint(job, steered),
+        constraint=constraint,
         partitions=_partitions(job, steered, groups),
         copies=copies,
         whole=job.whole_nodes,
@@ -125,9 +124,19 @@ def resource_request(
 
 def accepts(job: Job, want: ResourceRequest, kind: str, config: Config) -> bool:
     """Whether the owner accepts a GPU type, by its name and its memory."""
-    least = (job.declaration or Declaration()).gpu_mem / 1024
     by_name = not want.types or kind in want.types
-    return by_name and (not least or _memory_gb(kind, config) >= least)
+    return by_name and _is_large_enough(job.declaration or Declaration(), kind, config)
+
+
+def declares(declaration: Declaration, kind: str, config: Config) -> bool:
+    """As :func:`accepts`, of a job whose request names no type, by what its owner declares."""
+    by_name = not declaration.types or declaration.accepts(kind)
+    return by_name and _is_large_enough(declaration, kind, config)
+
+
+def _is_large_enough(declaration: Declaration, kind: str, config: Config) -> bool:
+    least = declaration.gpu_mem / 1024
+    return not least or _memory_gb(kind, config) >= least
 
 
 def cpus_asked(job: Job) -> int:
@@ -158,22 +167,49 @@ def _copies(declaration: Declaration) -> tuple[int, int]:
     return declaration.fork
 
 
-def _constraint(job: Job, steered: Steering) -> str:
-    """The user's own -C. What hbatch wrote from ``types`` and ``gpu_mem`` is none: those say it
-    already."""
+def _constraint(job: Job, steered: Steering, config: Config | None) -> str:
+    """The user's own -C, as it was submitted or as it was changed since. What hbatch or a plugin
+    wrote from ``types`` and ``gpu_mem`` is none: those say it already."""
     declaration = job.declaration or Declaration()
     if "Features" in steered.foreign:
         return job.features
-    if declaration.constraint:
-        return declaration.constraint
     submitted = steered.was.get("Features", job.features)
-    if job.by_partition:
+    if submitted == declaration.constraint or job.by_partition:
         return submitted
-    if declaration.added and submitted == declaration.added:
-        return ""
-    if declaration.gpu_mem or (declaration.types and declaration.types != (ANY,)):
-        return ""
-    return submitted
+    # Of most jobs there is nothing to compute.
+    return declaration.constraint if submitted in _submitted(declaration, config) else submitted
+
+
+def _submitted(declaration: Declaration, config: Config | None) -> set[str]:
+    """The features with which hbatch or a plugin may have submitted the job, ``hadar set`` may have
+    given it since, or we may have where its list of partitions was taken back."""
+    own = declaration.constraint
+    found = {own, declaration.added or own}
+    if config is None:
+        return found
+    for chosen in _of_types(declaration, config):
+        several = f"({chosen})" if "|" in chosen else chosen
+        found |= {f"{several}&{own}", with_feature(own, several)} if own else {chosen}
+    return found
+
+
+def _of_types(declaration: Declaration, config: Config) -> set[str]:
+    """The features that hbatch and the plugins write for ``types`` and ``gpu_mem``."""
+    if not declaration.gpu_mem and (not declaration.types or ANY in declaration.types):
+        return set()
+    types, least = config.gpu_types, declaration.gpu_mem / 1024
+    named = [kind for kind in types if not declaration.types or declaration.accepts(kind)]
+    # They take a type of unknown memory where none is known to have enough.
+    large = [kind for kind in named if types[kind].memory_gb >= least]
+    unknown = [kind for kind in named if not types[kind].memory_gb]
+    accepted = [kind for kind in named if declares(declaration, kind, config)]
+    found = {features_of(kinds, config) for kinds in (large or unknown, accepted)}
+    return found - {""}
+
+
+def features_of(kinds: Iterable[str], config: Config) -> str:
+    """The constraint that allows these GPU types."""
+    return "|".join(dict.fromkeys(config.gpu_types[kind].feature for kind in kinds))
 
 
 def _partitions(

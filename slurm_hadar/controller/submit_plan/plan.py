@@ -109,7 +109,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
         would_be = submission.managed and not alone.refused
         gpus, nodes, reason = place_in(report, ID) if would_be else ({}, (), "")
         rows: list[PlanRow] = []
-        want = resource_request(job, Steering())
+        want = resource_request(job, Steering(), config)
         if isinstance(want, ResourceRequest):
             want = WholeNodes(report.seen).fitted(job, want)
         if not alone.refused and not isinstance(want, str):

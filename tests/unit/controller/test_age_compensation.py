@@ -185,7 +185,7 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
         shown = replace(slurm.shown(), nodes=("v1",), gpus={"v1": {"v100": 1}}, start_s=NOW)
         actions = decide(seen([shown], steering={"1": ours}), {}, SITE).of(Kind.HINT)
     else:
-        actions = restored(["1"], {}, seen([slurm.shown()], steering={"1": ours}), {})
+        actions = restored(["1"], {}, seen([slurm.shown()], steering={"1": ours}), config(), {})
     (action,) = actions
     assert action.fields["Nice"] == "100"
 

@@ -80,5 +80,6 @@ def test_parentheses_without_end_stop_nobody():
 def test_one_jobs_nested_comment_holds_up_no_other(nest):
     site = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
     eve = Declaration(types=("any",), checkpoint="yes", constraint=nest)
-    found = decide(seen([job("1", user="eve", uid=1002, declaration=eve), job("2")]), site=site)
+    hers = job("1", user="eve", uid=1002, declaration=eve, features=nest)
+    found = decide(seen([hers, job("2")]), site=site)
     assert set(hinted(found)) == {"2"}

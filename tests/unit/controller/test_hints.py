@@ -373,7 +373,8 @@ def test_a_slow_type_is_left_out_only_where_the_job_fits_one_that_is_kept(asked,
     "closed", [{"usable": False}, {"features": ("other",)}, {"gpus": {"v100": 1}}]
 )
 def test_only_nodes_count_that_it_may_use(closed):
-    one = job(declaration=replace(ANY, constraint="v100|p100|k80"), **four(2))
+    own = "v100|p100|k80"
+    one = job(declaration=replace(ANY, constraint=own), features=own, **four(2))
     assert {*hint(one, found=unequal())["Partition"].split(",")} == {"v100", "p100"}
     few = {key: {kind: 1} for key, kind in (("v1", "v100"), ("p1", "p100"))}
     shut = {name: {**closed, "gpus": few[name]} if "gpus" in closed else closed for name in few}

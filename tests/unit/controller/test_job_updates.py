@@ -187,12 +187,10 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
     assert action.fields == {"Partition": "v100,p100,k80"}
     # Its owner sent it elsewhere since.
     elsewhere = replace(here, partitions=("other",))
-    assert resource_request(elsewhere, Steering(), GROUPED.partitions.groups).partitions == (
-        "other",
-    )
+    assert resource_request(elsewhere, Steering(), GROUPED).partitions == ("other",)
     # He chose one of them while it waited.
     his = Steering(foreign=("Partition",))
-    assert resource_request(here, his, GROUPED.partitions.groups).partitions == ("k80",)
+    assert resource_request(here, his, GROUPED).partitions == ("k80",)
 
 
 # -- what cannot be steered --------------------------------------------------------------------

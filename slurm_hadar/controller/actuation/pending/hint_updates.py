@@ -5,10 +5,12 @@ that restore its owner's values: of a job that is not steered, and of one that r
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending import list_updates
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
+from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
@@ -50,6 +52,7 @@ def updates(
     hint_of: Mapping[str, Hint],
     excluded: Mapping[str, str],
     seen: Observed,
+    config: Config,
     refused: Mapping[str, Refusals],
 ) -> list[Action]:
     """The updates that give the pending jobs of ``ids`` their hints; a job without one gets its
@@ -62,7 +65,7 @@ def updates(
             continue
         if is_refused(job, seen, refused) and not _is_unfit(job, seen):
             continue
-        action = _update(job, hint_of.get(id_, Hint()), excluded.get(id_, ""), seen)
+        action = _update(job, hint_of.get(id_, Hint()), excluded.get(id_, ""), seen, config)
         actions += [action] if action is not None else []
     return actions
 
@@ -71,6 +74,7 @@ def restored(
     ids: Iterable[str],
     excluded: Mapping[str, str],
     seen: Observed,
+    config: Config,
     refused: Mapping[str, Refusals],
     preempted: Collection[str] = (),
 ) -> list[Action]:
@@ -79,7 +83,7 @@ def restored(
     ``excluded``: those that are not steered, with the reason; ``preempted``: see :class:`Hint`.
     """
     again = dict.fromkeys(preempted, Hint(preempted=True))
-    return updates(ids, again, excluded, seen, refused)
+    return updates(ids, again, excluded, seen, config, refused)
 
 
 def restored_after_moves(
@@ -124,9 +128,9 @@ def _restored_after_move(job: Job, seen: Observed) -> Action | None:
     return Action(Kind.HINT, job, fields, steering, why)
 
 
-def _update(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
+def _update(job: Job, hint: Hint, excluded: str, seen: Observed, config: Config) -> Action | None:
     steered = seen.steered(job.id)
-    fields, opened = _fields(job, hint, excluded, seen)
+    fields, opened = _fields(job, hint, excluded, seen, config)
     if opened:
         was = {**steered.was, "Partition": ",".join(hint.opened)}
         steered = replace(steered, was=was)
@@ -150,7 +154,9 @@ def _update(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | Non
     return Action(Kind.HINT, job, fields, steering, why)
 
 
-def _fields(job: Job, hint: Hint, excluded: str, seen: Observed) -> tuple[dict[str, str], bool]:
+def _fields(
+    job: Job, hint: Hint, excluded: str, seen: Observed, config: Config
+) -> tuple[dict[str, str], bool]:
     """The fields that give a job its hint, and whether its list takes up partitions that it counts
     as submitted with from now on."""
     steered, names = seen.steered(job.id), hint.partitions
@@ -176,6 +182,9 @@ def _fields(job: Job, hint: Hint, excluded: str, seen: Observed) -> tuple[dict[s
         fields.pop("Partition", None)
         if steered.wrote.get("Features") == job.features:
             fields.pop("Features", None)
+    else:
+        keeps_list = not _is_unfit(job, seen)
+        fields = within_types(job, steered, fields, config, keeps_list=keeps_list)
     return fields, False
 
 

@@ -36,11 +36,11 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     worth_waiting,
 )
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
+from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
-from slurm_hadar.controller.snapshot.resource_request import accepts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import expected_waits
 from slurm_hadar.domain.job import JobState
@@ -99,7 +99,7 @@ def hints(
     ]
     taken_back_ids = {action.job.id for action in taken_back}
     ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
-    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, refused)
+    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, config, refused)
     found += [action for action in taken_back if not is_refused(action.job, seen, refused)]
     return [*found, *restored_after_moves(snapshot, seen, refused)]
 
@@ -139,12 +139,9 @@ def _taken_back(
             job_updates.undo_fields(job, steered), job, hint_of.get(id_, Hint()).nice
         )
         fields["Partition"] = ",".join(names)
-        target = inputs.snapshot.schedulable[id_]
-        request = target.request
-        kinds = [kind for kind in config.gpu_types if accepts(job, request, kind, config)]
-        no_features = not (job.features or request.constraint or "Features" in fields)
-        if no_features and len(kinds) < len(config.gpu_types):
-            fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)
+        fields = within_types(job, steered, fields, config, keeps_list=False)
+        if not job_updates.differing(job, fields):
+            continue
         steering = recorded(job, fields, replace(steered, was={**steered.was, **fields}), seen)
         found.append(Action(Kind.HINT, job, fields, steering, why))
     return found

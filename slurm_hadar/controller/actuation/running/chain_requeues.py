@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind, PlanDiff
+from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
@@ -29,7 +29,7 @@ def due(
     """An action for each job that is asked to save now. ``moving``: jobs in the middle of a move,
     whose requeue begins their time anew; ``interval_s``: time between two ticks."""
     return tuple(
-        _action(job, seen)
+        _action(job, seen, config)
         for job in seen.jobs.values()
         if job.managed
         and job.id not in moving
@@ -77,7 +77,7 @@ def _still_starting(job: Job, seen: Observed) -> bool:
     return by_runtime and (not current or (progress is not None and progress.finished))
 
 
-def _action(job: Job, seen: Observed) -> Action:
+def _action(job: Job, seen: Observed, config: Config) -> Action:
     steered = seen.steered(job.id)
     ours = Steering(time=seen.now, moves=steered.moves, foreign=steered.foreign)
-    return Action(Kind.CHAIN, job, job_updates.undo_fields(job, steered), ours, REASON)
+    return Action(Kind.CHAIN, job, restored(job, steered, config), ours, REASON)

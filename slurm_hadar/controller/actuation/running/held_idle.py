@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.destinations import preemption
+from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.journal.notified_owners import first_notified
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observed
@@ -69,7 +69,7 @@ def preemptions(
     ]
     jobs = [job for _, job in sorted(found, key=lambda one: (one[0], one[1].id))]
     stopped = preemption.sufficient_preemptions(jobs, left, seen)
-    return [_action(job, seen, known) for job in stopped]
+    return [_action(job, seen, config, known) for job in stopped]
 
 
 def details(action: Action, known: IdleRecord) -> dict[str, object]:
@@ -131,8 +131,8 @@ def _why(job: Job, known: IdleRecord) -> str:
     return f"its GPUs are idle, which its owner has known since {formats.moment(notified_s)}"
 
 
-def _action(job: Job, seen: Observed, known: IdleRecord) -> Action:
+def _action(job: Job, seen: Observed, config: Config, known: IdleRecord) -> Action:
     steered = seen.steered(job.id)
     ours = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
-    fields = job_updates.undo_fields(job, steered)
+    fields = restored(job, steered, config)
     return Action(Kind.STOP_IDLE, job, fields, ours, _why(job, known))

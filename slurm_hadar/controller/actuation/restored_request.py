@@ -1,0 +1,100 @@
+"""The request that a job gets back, of a job whose owner excludes GPU types.
+
+Where hbatch or a plugin wrote a list of partitions for the declared types, that list alone says
+them to Slurm: with the partition that the owner typed the job would start on any type.
+"""
+
+from collections.abc import Mapping
+
+from slurm_hadar.config import Config, group_types
+from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, allows, with_feature
+from slurm_hadar.controller.snapshot.resource_request import declares, features_of
+from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.steering import Steering
+
+
+def restored(
+    job: Job, steered: Steering, config: Config, *, keeps_list: bool = True
+) -> job_updates.Fields:
+    """What must be changed so that the job's request is its owner's again; see
+    :func:`within_types`."""
+    fields = job_updates.undo_fields(job, steered)
+    return within_types(job, steered, fields, config, keeps_list=keeps_list)
+
+
+def within_types(
+    job: Job,
+    steered: Steering,
+    fields: Mapping[str, str],
+    config: Config,
+    *,
+    keeps_list: bool = True,
+) -> job_updates.Fields:
+    """``fields``, which give a job its owner's partitions or features, without the GPU types that
+    its owner excludes by ``types`` or ``gpu_mem``.
+
+    ``keeps_list``: a list of partitions of just the accepted types says them, the present one or
+    that of the submit. Else, and where there is none, features do beside the owner's partition; a
+    job in whose constraint they cannot be written keeps its partitions.
+    """
+    found, declaration = dict(fields), job.declaration
+    if declaration is None or job.request.typed or found.keys().isdisjoint(_SAY_TYPES):
+        return found
+    names = found.get("Partition", job_updates.current(job, "Partition"))
+    members = _members(names, config)
+    reached = set(members.values()) if members is not None else set(config.gpu_types)
+    accepted = [kind for kind in config.gpu_types if declares(declaration, kind, config)]
+    excluded = reached - {*accepted}
+    features = found.get("Features", job.features)
+    if not excluded or _excludes(features, excluded, config):
+        return found
+    ours = "Partition" not in steered.foreign
+    wanted = {name for name, kind in (members or {}).items() if kind in accepted}
+    present = job.partitions if job.state is JobState.PENDING else ()
+    for names_of_types in (present, declaration.listed) if keeps_list and ours else ():
+        if wanted and {*names_of_types} == wanted:
+            found["Partition"] = ",".join(names_of_types)
+            return _without_present(found, job)
+    either = features_of((kind for kind in accepted if kind in reached), config)
+    more = with_feature(features, f"({either})" if features and "|" in either else either)
+    if "Features" in steered.foreign or not _excludes(more, excluded, config):
+        found.pop("Partition", None)
+        return found
+    return found | {"Features": more}
+
+
+_SAY_TYPES = frozenset({"Features", "Partition"})
+
+
+def _members(names: str, config: Config) -> dict[str, str] | None:
+    """The partitions of one GPU type that these stand for or are, each with its type; empty of
+    partitions that are in no group of the site, None of a group whose types are not known."""
+    groups, found = group_types(config), dict[str, str]()
+    each = {name: kind for members in groups.values() for name, kind in members.items()}
+    for name in names.split(","):
+        if name in config.partitions.groups and name not in groups:
+            return None
+        found |= groups.get(name, {name: each[name]} if name in each else {})
+    return found
+
+
+def _excludes(features: str, kinds: set[str], config: Config) -> bool:
+    """Whether these features keep a job from all of some GPU types."""
+    all_ = {gpu.feature for gpu in config.gpu_types.values()}
+    try:
+        return features != "" and not any(
+            allows(features, config.gpu_types[kind].feature, all_)
+            for kind in kinds
+            if kind in config.gpu_types
+        )
+    except OpaqueConstraint:
+        return False
+
+
+def _without_present(fields: job_updates.Fields, job: Job) -> job_updates.Fields:
+    """Without a list of partitions that a waiting job has, in whatever order."""
+    waits = job.state is JobState.PENDING
+    if waits and {*fields["Partition"].split(",")} == {*job.partitions}:
+        return {key: value for key, value in fields.items() if key != "Partition"}
+    return fields
