@@ -2,7 +2,7 @@
 that restore its owner's values: of a job that is not steered, and of one that runs after a move.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.controller.actuation import job_updates
@@ -127,6 +127,9 @@ def _restored_after_move(job: Job, seen: Observed) -> Action | None:
 def _update(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | None:
     steered = seen.steered(job.id)
     fields, opened = _fields(job, hint, excluded, seen)
+    later = list_updates.comes_later(fields, job, seen)
+    if later:
+        fields, opened = list_updates.without_list(fields), False
     if opened:
         was = {**steered.was, "Partition": ",".join(hint.opened)}
         steered = replace(steered, was=was)
@@ -139,7 +142,9 @@ def _update(job: Job, hint: Hint, excluded: str, seen: Observed) -> Action | Non
     if not fields:
         return None
     steering = recorded(job, fields, steered, seen)
-    if hint.wait is not None:
+    if later:
+        steering = replace(steering, until=steered.until, ends=steered.ends)
+    elif hint.wait is not None and _has(job, hint.partitions, fields):
         steering = replace(steering, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if is_obsolete:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
@@ -177,6 +182,11 @@ def _fields(job: Job, hint: Hint, excluded: str, seen: Observed) -> tuple[dict[s
         if steered.wrote.get("Features") == job.features:
             fields.pop("Features", None)
     return fields, False
+
+
+def _has(job: Job, names: Sequence[str], fields: Mapping[str, str]) -> bool:
+    """Whether the job has this list once ``fields`` are sent: it may have to stay as it is."""
+    return fields.get("Partition", job_updates.current(job, "Partition")) == ",".join(names)
 
 
 def _reason(hint: Hint, fields: Mapping[str, str], steering: Steering, excluded: str) -> str:

@@ -145,6 +145,11 @@ def _taken_back(
         no_features = not (job.features or request.constraint or "Features" in fields)
         if no_features and len(kinds) < len(config.gpu_types):
             fields["Features"] = "|".join(config.gpu_types[kind].feature for kind in kinds)
+        if list_updates.comes_later(fields, job, seen) or (
+            why == _BEHIND and list_updates.would_lose_place(job, seen)
+        ):
+            # It gets its Nice as a job that nothing is taken back from.
+            continue
         steering = recorded(job, fields, replace(steered, was={**steered.was, **fields}), seen)
         found.append(Action(Kind.HINT, job, fields, steering, why))
     return found
