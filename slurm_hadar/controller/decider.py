@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
-from slurm_hadar.controller.actuation.pending import lent_places, priority_exchange
+from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
@@ -76,7 +76,7 @@ class Decider:
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices)
-        hinted += lent_places.given_back(tick.lent, tick.others)
+        hinted += owners_nices.given_back(tick.others, tick.refusals, places.nices, shown.excluded)
         idle = self._backfill(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))

@@ -39,6 +39,7 @@ class Slurm:
     accrue_s: float = SINCE
     age: int = 0
     state: JobState = JobState.PENDING
+    held: bool = False
     seen: list[int] = field(default_factory=list)
     later: list = field(default_factory=list)
 
@@ -57,6 +58,7 @@ class Slurm:
             partitions=tuple(self.partition.split(",")),
             priority=self.priority,
             nice=self.nice,
+            held=self.held,
             accrue_s=self.accrue_s,
             submit_s=SINCE,
             eligible_s=SINCE,
@@ -159,6 +161,19 @@ def test_a_nice_that_its_owner_sets_meanwhile_is_the_owners(store, tmp_path):
     slurm = Slurm(later=[lambda one: setattr(one, "nice", 7)])
     tick(slurm, store, tmp_path)
     assert slurm.nice == 7 and slurm.partition == LIST
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_job_that_its_owner_holds_meanwhile_has_the_owners_nice_at_once(
+    store, tmp_path, released
+):
+    def hold(slurm):
+        slurm.held = slurm.now < NOW + 2 or not released
+
+    slurm = Slurm(finds_s=100.0, later=[hold])
+    tick(slurm, store, tmp_path)
+    assert slurm.nice == 100 and kept(store).was == {"Partition": "gpu"}
+    assert kept(store).age_lost and slurm.now == NOW + 1
 
 
 def test_an_age_that_slurm_does_not_find_is_counted_by_a_later_tick(store, tmp_path):
