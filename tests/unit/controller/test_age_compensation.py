@@ -7,7 +7,7 @@ from hand_made import NOW, config, decide, dictate, hinted, job, look, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.pending import age_compensation
+from slurm_hadar.controller.actuation.pending import age_compensation, list_updates
 from slurm_hadar.controller.actuation.pending.hint_updates import Hint, Wait, restored, updates
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.journal.store import Store
@@ -321,3 +321,20 @@ def test_a_list_that_stays_has_no_deadline():
     hint = Hint(("v100",), "200", Wait(NOW + 60, NOW + 600))
     (action,) = updates(["1"], {"1": hint}, {}, observed, {})
     assert dict(action.fields) == {"Nice": "200"} and action.steering.until == 0
+
+
+def test_what_keeps_a_list_as_it_is_can_be_said():
+    mine = replace(Slurm().shown(), priority=900)
+    near = job("2", declaration=None, partitions=("v100",), priority=1000, submit_s=SINCE)
+    for others, stays in (([near], {"1"}), ([replace(near, priority=2000)], set())):
+        observed = replace(seen([mine, *others]), age=AGE, keeps_ages=True)
+        shown, found = look(observed, SITE), set()
+        hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
+        assert found == stays
+    assert "stays as it is" in list_updates.notes({"1"})["1"]
+    # A list that the job has is not one that stays away.
+    has = replace(mine, partitions=("v100", "p100", "k80"))
+    observed, found = replace(seen([has, near]), age=AGE, keeps_ages=True), set()
+    shown = look(observed, SITE)
+    hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
+    assert found == set()

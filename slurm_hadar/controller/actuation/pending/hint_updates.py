@@ -51,10 +51,12 @@ def updates(
     excluded: Mapping[str, str],
     seen: Observed,
     refused: Mapping[str, Refusals],
+    staying: set[str] | None = None,
 ) -> list[Action]:
     """The updates that give the pending jobs of ``ids`` their hints; a job without one gets its
     owner's request back. ``excluded``: jobs that are not steered, with the reason; ``refused``:
-    job -> its refusals."""
+    job -> its refusals; ``staying`` gets the jobs that do not get the list of their hint, since it
+    would change places in the queue."""
     actions = []
     for id_ in ids:
         job = seen.jobs[id_]
@@ -62,8 +64,13 @@ def updates(
             continue
         if is_refused(job, seen, refused) and not _is_unfit(job, seen):
             continue
-        action = _update(job, hint_of.get(id_, Hint()), excluded.get(id_, ""), seen)
+        hint = hint_of.get(id_, Hint())
+        action = _update(job, hint, excluded.get(id_, ""), seen)
         actions += [action] if action is not None else []
+        fields = action.fields if action is not None else {}
+        is_open = "Partition" not in seen.steered(id_).foreign
+        if staying is not None and hint.partitions and is_open:
+            staying |= set() if _has(job, hint.partitions, fields) else {id_}
     return actions
 
 

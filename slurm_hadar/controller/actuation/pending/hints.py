@@ -56,10 +56,12 @@ def hints(
     config: Config,
     refused: Mapping[str, Refusals],
     nices: Mapping[str, str] = MappingProxyType({}),
+    staying: set[str] | None = None,
 ) -> list[Action]:
     """What is sent to the jobs that wait: nothing where nothing changes.
 
-    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue.
+    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue;
+    ``staying``: see :func:`updates`.
     """
     waiting = _waiting(snapshot, seen)
     hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
@@ -99,7 +101,7 @@ def hints(
     ]
     taken_back_ids = {action.job.id for action in taken_back}
     ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
-    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, refused)
+    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, refused, staying)
     found += [action for action in taken_back if not is_refused(action.job, seen, refused)]
     return [*found, *restored_after_moves(snapshot, seen, refused)]
 

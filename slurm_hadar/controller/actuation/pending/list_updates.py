@@ -62,6 +62,16 @@ def would_lose_place(job: Job, seen: Observed) -> bool:
     return has_others and takes_age(job, seen)
 
 
+def notes(staying: Collection[str]) -> dict[str, str]:
+    """What is said of each job whose list stays as it is for :func:`would_change_places`, or for
+    :func:`comes_later`."""
+    said = (
+        "; its list of partitions stays as it is for now: Slurm would compute its priority anew, "
+        "and a job with nearly the same priority could change places with it"
+    )
+    return dict.fromkeys(staying, said)
+
+
 def gives_back(job: Job, names: Collection[str], steered: Steering) -> bool:
     """Whether the job's list is ours and lacks one of these partitions, in which its owner lets it
     start: they were left out while they started no jobs."""
