@@ -67,7 +67,7 @@ def notes(staying: Collection[str]) -> dict[str, str]:
     :func:`comes_later`."""
     said = (
         "; its list of partitions stays as it is for now: Slurm would compute its priority anew, "
-        "and a job with nearly the same priority could change places with it"
+        "and another job could change places with it"
     )
     return dict.fromkeys(staying, said)
 
