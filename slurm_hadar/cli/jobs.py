@@ -29,10 +29,11 @@ from slurm_hadar.cli.other_types import (
 )
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.pending import owners_nices
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed, opted_in
-from slurm_hadar.controller.retire import ordinary, requeue_text
+from slurm_hadar.controller.retire import ordinary, requeue_text, without_nice
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -91,6 +92,10 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     for found in jobs:
         steering[found.id] = _steering(found, site) or Steering()
         update = ordinary(found, steering[found.id], time.time(), site)
+        if "Nice" in update.fields and not owners_nices.keeps_hold(
+            found, _has_ages(cluster, found)
+        ):
+            update = without_nice(update)
         changed[found.id] = declaration.decode(update.fields["Comment"]) or Declaration()
         changes.append(update)
     already = all(found.opted_out for found in jobs) and changed == _declared(jobs)
@@ -105,6 +110,15 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     if leaves:
         said += "\nif a move has sent it its signal already, it still saves, leaves and is requeued"
     _tell("optout", job, changed, said, as_json, command)
+
+
+def _has_ages(cluster: Cluster, job: Job) -> bool:
+    """Whether priorities are those of priority/multifactor; asked where it counts, of a held job.
+    Where Slurm does not say, they may not be."""
+    try:
+        return job.held and cluster.read_config().get("PriorityType") == "priority/multifactor"
+    except HadarError:
+        return False
 
 
 def _restores(job: Job, change: Update) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
-from slurm_hadar.controller.actuation.pending import lent_places, priority_exchange
+from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
@@ -42,11 +42,13 @@ class PolicyAnswer:
 @dataclass(frozen=True)
 class Changes:
     """What a tick means to send: ``diff`` has all of it, ``backfill`` what of it is for trainings
-    on idle nodes; ``places``: the exchanged places in the queue from now on."""
+    on idle nodes; ``places``: the exchanged places in the queue from now on; ``staying``: jobs that
+    do not get another list of partitions, since it would change places."""
 
     diff: PlanDiff
     backfill: BackfillPlan
     places: NewPlaces
+    staying: frozenset[str] = frozenset()
 
 
 class Decider:
@@ -75,8 +77,9 @@ class Decider:
         budget = self._move_budget(tick.seen, guard)
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
-        hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices)
-        hinted += lent_places.given_back(tick.lent, tick.others)
+        staying = set[str]()
+        hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices, staying)
+        hinted += owners_nices.given_back(tick.others, tick.refusals, places.nices, shown.excluded)
         idle = self._backfill(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
@@ -92,7 +95,7 @@ class Decider:
             ),
             {**means.deferred, **idle.deferred},
         )
-        return Changes(everything, idle, places)
+        return Changes(everything, idle, places, frozenset(staying))
 
     def _idle_preemptions(
         self, tick: TickContext, shown: Snapshot, requeued: Sequence[Action], budget: MoveBudget

@@ -51,9 +51,10 @@ class Observer:
         seen = self._rolled_out(self._with_opted_in(seen))
         self.rules.read(seen.now)
         managed = {job.id: job for job in seen.jobs.values() if job.managed}
-        # Jobs that opted out by themselves may still have a Nice of ours.
+        # Jobs that opted out by themselves may still have a Nice of ours, of whatever kind.
         lent = lent_places.remembered(self._store.policy_state(lent_places.NAME))
-        managed |= {id_: seen.jobs[id_] for id_ in lent.ours if id_ in seen.jobs}
+        with_nice = {*lent.ours, *self._store.changed("Nice")}
+        managed |= {id_: seen.jobs[id_] for id_ in with_nice if id_ in seen.jobs}
         said = self.folder.read(seen.jobs.values())
         ours, nice_changed = self._done_before(managed, seen.now)
         nodes = self.returned.applied(seen.nodes, seen.now)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
-from slurm_hadar.controller.actuation.pending import lent_places
+from slurm_hadar.controller.actuation.pending import lent_places, owners_nices
 from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.actuation.running.releases import begin_time_returned
@@ -80,6 +80,11 @@ def ordinary(
     return Update(job.id, fields)
 
 
+def without_nice(update: Update) -> Update:
+    """For a job that has to stay held."""
+    return replace(update, fields={k: v for k, v in update.fields.items() if k != "Nice"})
+
+
 def requeue_text(
     job: Job,
     steered: Steering,
@@ -103,7 +108,8 @@ def requeue_text(
 
 def retire(controller: "Controller", now: float, *, only_show: bool = False) -> Retired:
     """Make ordinary jobs of all that are ours and have not ended, and take the heartbeat away.
-    Those that were requeued a moment ago, and still leave their nodes, are among them. Users whose
+    Those that were requeued a moment ago, and still leave their nodes, are among them, and so are
+    those that are not managed any more and have a Nice of ours. Users whose
     jobs exchange no places for a day may do so again.
 
     ``only_show``: name them, change nothing. Raises HadarError where another controller acts.
@@ -115,7 +121,11 @@ def retire(controller: "Controller", now: float, *, only_show: bool = False) -> 
             f"a controller on {other} is active and would manage them again; stop it first"
         )
     seen = controller.observe()
-    ours = [job for job in seen.jobs.values() if _is_ours(job)]
+    ours = [
+        job
+        for job in seen.jobs.values()
+        if _is_ours(job) or (not job.managed and owners_nices.is_left(job, seen))
+    ]
     if only_show:
         meant = {one.job_id: one.fields for one in _updates(ours, controller, seen, now)}
         texts = _requeue_texts(ours, controller.config, seen)
@@ -152,7 +162,9 @@ def retire(controller: "Controller", now: float, *, only_show: bool = False) -> 
 
 def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[str, str]:
     texts = {
-        job.id: requeue_text(job, seen.steered(job.id), config, seen.slurm_version) for job in ours
+        job.id: requeue_text(job, seen.steered(job.id), config, seen.slurm_version)
+        for job in ours
+        if job.managed
     }
     return {id_: text for id_, text in texts.items() if text}
 
@@ -166,7 +178,14 @@ def _updates(
     moves = {e.job: e for e in controller.store.open_entries() if e.kind == Kind.MOVE.value}
     updates = []
     for job in ours:
-        update = ordinary(job, seen.steered(job.id), now, controller.config, opts_in)
+        steered = seen.steered(job.id)
+        if not job.managed:
+            # Its Comment is its owner's.
+            updates.append(Update(job.id, {"Nice": steered.was["Nice"]}))
+            continue
+        update = ordinary(job, steered, now, controller.config, opts_in)
+        if not owners_nices.keeps_hold(job, seen.priority_returns):
+            update = without_nice(update)
         if job.id in moves:
             freed = begin_time_returned(moves[job.id], job, now, delay_s)
             update = replace(update, fields={**update.fields, **freed})

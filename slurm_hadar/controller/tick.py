@@ -16,6 +16,7 @@ from slurm_hadar.controller.actuation.pending import (
     age_compensation,
     confirm_exchange,
     lent_places,
+    list_updates,
     priority_exchange,
     queue_head,
 )
@@ -353,9 +354,10 @@ class Controller:
         offered = changes.diff.of(Kind.STOP_IDLE)
         held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
         places = priority_exchange.notes(changes.places, tick.others)
+        lists = list_updates.notes(changes.staying)
         notes = {
-            id_: "".join(source.get(id_, "") for source in (notes, held, places))
-            for id_ in {**notes, **held, **places}
+            id_: "".join(source.get(id_, "") for source in (notes, held, places, lists))
+            for id_ in {**notes, **held, **places, **lists}
         }
         left_alone = {id_: why + notes.get(id_, "") for id_, why in shown.excluded.items()}
         return (

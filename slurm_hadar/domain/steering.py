@@ -97,6 +97,11 @@ def merge(admin_comment: str, steering: Steering) -> str:
     return segments.merge(_SEGMENT, admin_comment, words, separator=";")
 
 
+def owners_word(field: str) -> str:
+    """What stands in each text of :func:`merge` that keeps the owner's value of this field."""
+    return f"was.{field}="
+
+
 def _parts(text: str, separator: str) -> list[str]:
     return text.split(separator) if text else []
 

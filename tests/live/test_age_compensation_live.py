@@ -7,7 +7,7 @@ from subprocess import Popen
 
 import people
 import pytest
-from people import ADA, BOB, HADAR
+from people import ADA, BOB, EVE, HADAR
 
 from slurm_hadar.controller.actuation.pending import list_updates
 
@@ -46,14 +46,7 @@ def test_a_list_that_comes_late_costs_no_place(site):
         site.admin("scontrol", "update", f"JobId={job}", "MailUser=x")
     before = shown(site, mine, behind)
     assert before[mine][0] > before[behind][0] > 1000
-    ticks = Popen(
-        [str(people.BIN / "hadar"), "tick"],
-        env={**site.box.env, "HOME": str(site.homes[HADAR]), "LC_ALL": people.LOCALE},
-        user=HADAR,
-        group=HADAR,
-        extra_groups=[],
-        cwd=site.homes[HADAR],
-    )
+    ticks = started(site)
     seen = []
     while ticks.poll() is None:
         seen.append(shown(site, mine, behind))
@@ -69,3 +62,75 @@ def test_a_list_that_comes_late_costs_no_place(site):
     assert min(between, default=before[mine][0]) >= before[mine][0] - 1
     explained = site(ADA, "hadar", "explain", mine)
     assert "Partition: v100,k80 (asked for: gpu)" in explained and "Nice:" not in explained
+
+
+WORK = "[hadar1 types=v100,k80 partitions=gpu model=resnet50 batch=64 samples={}]"
+
+
+@pytest.fixture
+def exchanging():
+    with people.with_priorities(AGES, "account") as found:
+        yield found
+
+
+def test_a_list_and_an_exchange_in_one_tick_cost_no_place(exchanging):
+    site = exchanging
+    site.fill()
+    words = ("--parsable", "-p", "gpu", "--gres=gpu:1", "-t60", "-o", "/dev/null")
+    sleep = ("--wrap", "sleep 600")
+    comments = [f"--comment={WORK.format(n)}" for n in (500_000, 50_000)]
+    long = site(ADA, "sbatch", comments[0], *words, *sleep).strip()
+    short = site(ADA, "sbatch", comments[1], *words, "--nice=20000", *sleep).strip()
+    # As eve's jobs, which take no part; all priorities stay above Slurm's least.
+    between = [site(EVE, "sbatch", *words, f"--nice={n}", *sleep).strip() for n in (5000, 12000)]
+    for job in (long, short, *between):
+        nice = int(shown(site, job)[job][1]) - 30000
+        site.admin("scontrol", "update", f"JobId={job}", f"Nice={nice}")
+    time.sleep(list_updates._YOUNG_S + 10)
+    for job in (long, short, *between):
+        site.admin("scontrol", "update", f"JobId={job}", "MailUser=x")
+    before = shown(site, long, short, *between)
+    assert before[long][0] > before[between[0]][0] > before[between[1]][0] > before[short][0]
+    said = site.tick()
+    after = shown(site, long, short, *between)
+    # By ages of that moment.
+    for job, other in ((short, long), (long, short)):
+        assert before[other][0] <= after[job][0] < before[other][0] + 1000, said
+    assert after[between[0]] == before[between[0]] and after[between[1]] == before[between[1]]
+    assert after[short][1] < before[short][1] and after[long][1] > before[long][1]
+    site.tick()
+    then = shown(site, long, short, *between)
+    assert then[short][0] > then[between[0]][0] > then[between[1]][0] > then[long][0]
+
+
+@pytest.mark.parametrize("after", ["tick", "retire"])
+def test_a_job_that_leaves_while_its_nice_is_ours_gets_its_owners(site, after):
+    """Its owner holds it and removes its Comment while a tick waits for Slurm to find the age."""
+    site.fill()
+    words = ("--parsable", "-p", "gpu", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 600")
+    comment = "--comment=[hadar1 types=v100,k80 partitions=gpu]"
+    mine = site(ADA, "sbatch", comment, *words).strip()
+    time.sleep(list_updates._YOUNG_S + 15)
+    site.admin("scontrol", "update", f"JobId={mine}", "MailUser=x")
+    ticks = started(site)
+    site.until(lambda: shown(site, mine)[mine][1] < 0, 60)
+    # A tick that is stopped here, as by a crash of its machine.
+    ticks.kill()
+    ticks.wait()
+    site(ADA, "scontrol", "hold", mine)
+    site(ADA, "scontrol", "update", f"JobId={mine}", "Comment=mine")
+    assert shown(site, mine)[mine][1] < 0
+    site(HADAR, "hadar", after)
+    site.until(lambda: shown(site, mine)[mine][1] == 0, 20)
+    assert "JobHeldUser" in site.show(mine, "%r")
+
+
+def started(site):
+    return Popen(
+        [str(people.BIN / "hadar"), "tick"],
+        env={**site.box.env, "HOME": str(site.homes[HADAR]), "LC_ALL": people.LOCALE},
+        user=HADAR,
+        group=HADAR,
+        extra_groups=[],
+        cwd=site.homes[HADAR],
+    )

@@ -130,7 +130,8 @@ def undo_fields(job: Job, steered: Steering) -> Fields:
     original = {
         key: value
         for key, value in was.items()
-        if (key not in UNTIL_IT_RUNS or _of_an_exchange(job, key)) and value != current(job, key)
+        if (key not in UNTIL_IT_RUNS or (key == "Nice" and not is_nice_of_a_move(job, steered)))
+        and value != current(job, key)
     }
     if "ReqNodeList" in original and "NumNodes" in was:
         # See in_full.
@@ -138,9 +139,11 @@ def undo_fields(job: Job, steered: Steering) -> Fields:
     return original
 
 
-def _of_an_exchange(job: Job, key: str) -> bool:
-    # One that was requeued has a Nice for the age that it lost.
-    return key == "Nice" and job.restarts == 0
+def is_nice_of_a_move(job: Job, steered: Steering) -> bool:
+    """Whether a job has its Nice for the age that the requeue of a move took, rather than for a
+    place in an exchange or for the age that an update took (``age_lost``)."""
+    moved = steered.moves > 0 or bool(steered.gpus)
+    return job.restarts > 0 and moved and not steered.age_lost
 
 
 def current(job: Job, key: str) -> str:

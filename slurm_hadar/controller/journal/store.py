@@ -33,6 +33,7 @@ from slurm_hadar.controller.journal.store_file import (
     state_file_error,
     transaction,
 )
+from slurm_hadar.domain import steering
 from slurm_hadar.domain.view import State
 
 __all__ = ["FILE", "VERSION", "DamagedStateFile", "Store", "make_private"]
@@ -350,6 +351,14 @@ class Store:
     def steerings(self, jobs: Collection[str] | None) -> dict[str, str]:
         """What :meth:`keep_steering` kept of these jobs; None: of all."""
         return dict(rows_of(self.connection, "SELECT job, text FROM steering", jobs))
+
+    def changed(self, field: str) -> list[str]:
+        """The jobs, ended ones too, of which :meth:`keep_steering` kept an owner's value of this
+        field: Slurm's name of it."""
+        rows = self.connection.execute(
+            "SELECT job FROM steering WHERE instr(text, ?)", (steering.owners_word(field),)
+        )
+        return [job for (job,) in rows]
 
     def policy_state(self, name: str) -> State:
         """A policy's memory, empty where it has none yet."""

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hand_made import NOW, config, decide, hinted, job, seen
+from hand_made import NOW, config, decide, dictate, hinted, job, look, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.pending import age_compensation
-from slurm_hadar.controller.actuation.pending.hint_updates import restored
+from slurm_hadar.controller.actuation.pending import age_compensation, list_updates
+from slurm_hadar.controller.actuation.pending.hint_updates import Hint, Wait, restored, updates
+from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
@@ -38,6 +39,7 @@ class Slurm:
     accrue_s: float = SINCE
     age: int = 0
     state: JobState = JobState.PENDING
+    held: bool = False
     seen: list[int] = field(default_factory=list)
     later: list = field(default_factory=list)
 
@@ -56,6 +58,7 @@ class Slurm:
             partitions=tuple(self.partition.split(",")),
             priority=self.priority,
             nice=self.nice,
+            held=self.held,
             accrue_s=self.accrue_s,
             submit_s=SINCE,
             eligible_s=SINCE,
@@ -160,6 +163,19 @@ def test_a_nice_that_its_owner_sets_meanwhile_is_the_owners(store, tmp_path):
     assert slurm.nice == 7 and slurm.partition == LIST
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_a_job_that_its_owner_holds_meanwhile_has_the_owners_nice_at_once(
+    store, tmp_path, released
+):
+    def hold(slurm):
+        slurm.held = slurm.now < NOW + 2 or not released
+
+    slurm = Slurm(finds_s=100.0, later=[hold])
+    tick(slurm, store, tmp_path)
+    assert slurm.nice == 100 and kept(store).was == {"Partition": "gpu"}
+    assert kept(store).age_lost and slurm.now == NOW + 1
+
+
 def test_an_age_that_slurm_does_not_find_is_counted_by_a_later_tick(store, tmp_path):
     slurm = Slurm(finds_s=100.0)
     tick(slurm, store, tmp_path)
@@ -225,3 +241,100 @@ def test_it_passes_no_other_in_the_end(ahead, sent):
     mine = replace(mine, priority=900)
     shown = replace(seen([mine, other]), age=AGE, keeps_ages=True)
     assert ("1" in hinted(decide(shown, {}, SITE))) is sent
+
+
+SHORT = Steering(was={"Partition": "gpu"}, wrote={"Partition": "v100"}, until=NOW + 60, ends=NOW)
+ORDERED = Steering(was={"Partition": "gpu"}, wrote={"Partition": "k80,v100"})
+MIXED = Steering(was={"Partition": "gpu"}, wrote={"Partition": "v100,k80"})
+LISTS = [
+    ("gpu", Steering()),
+    ("k80,v100,p100", Steering()),
+    ("k80,v100", ORDERED),
+    ("v100,k80", MIXED),
+    ("v100", SHORT),
+    ("v100,old", Steering()),
+]
+"""The partitions of a job, and what is kept of them."""
+PLACES = [({}, None), ({}, "200"), ({"Nice": "0"}, None), ({"Nice": "0"}, "100"),
+          ({"Nice": "0"}, "300")]  # fmt: skip
+"""The owner's Nice where another one is ours, and the Nice that an exchange gives in this tick."""
+
+
+def hints_for(one, ours, nice, excluded, deep, site=SITE):
+    observed = replace(
+        seen([one], steering={"1": ours}),
+        age=AGE,
+        keeps_ages=True,
+        queue_depth=0 if deep else 100,
+    )
+    shown = look(observed, site)
+    if excluded:
+        shown = replace(shown, schedulable={}, excluded={"1": "it opted out"})
+    plan = dictate(shown.view, {"1": {"v100": 1}})
+    nices = {"1": nice} if nice else {}
+    return observed, hints(shown, plan, observed, site, {}, nices)
+
+
+@pytest.mark.parametrize("more", [{}, {"mem_per_node_mb": 10**6}], ids=["fits", "unfit"])
+@pytest.mark.parametrize("deep", [False, True], ids=["head", "deep"])
+@pytest.mark.parametrize("excluded", [False, True], ids=["managed", "excluded"])
+@pytest.mark.parametrize("waited_s", [60, 600])
+@pytest.mark.parametrize(("was", "nice"), PLACES)
+@pytest.mark.parametrize(("names", "listed"), LISTS)
+def test_no_list_takes_an_age_that_nothing_keeps(
+    names, listed, was, nice, waited_s, excluded, deep, more
+):
+    """A list is sent with the Nice for the age, or it waits for the Nice of an exchange."""
+    own = replace(listed, was={**listed.was, **was}, time=NOW - 60)
+    own = replace(own, wrote={**own.wrote, "Nice": "100"} if was else own.wrote)
+    since = NOW - waited_s
+    one = replace(Slurm(partition=names).shown(), submit_s=since, eligible_s=since, **more)
+    observed, actions = hints_for(one, own, nice, excluded, deep)
+    for action in actions:
+        changes = action.fields.get("Partition", names) != names
+        if "Nice" in action.fields:
+            assert not changes and "Features" not in action.fields
+            assert not action.steering.age_lost
+            # The deadline of a list is that of the list which the job has.
+            assert action.steering.until == own.until
+        elif changes and waited_s == 600:
+            kept = age_compensation.need([action], observed) == [action]
+            # It has another one's place, and its list keeps it from starting.
+            assert kept or (nice and was and "near the head" not in action.reason)
+
+
+def test_a_nice_goes_first_and_the_list_at_the_next_tick():
+    ours = Steering(was={"Nice": "0"}, wrote={"Nice": "100"}, time=NOW - 60)
+    one = Slurm().shown()
+    _, (action,) = hints_for(one, ours, None, excluded=False, deep=False)
+    assert dict(action.fields) == {"Nice": "0"}
+    then = replace(one, nice=0, priority=one.priority + 100)
+    observed, (action,) = hints_for(then, action.steering, None, excluded=False, deep=False)
+    assert dict(action.fields) == {"Partition": LIST}
+    assert age_compensation.need([action], observed) == [action]
+
+
+def test_a_list_that_stays_has_no_deadline():
+    """With one it would be widened at any price at the next tick."""
+    ours = Steering(was={"Nice": "0"}, wrote={"Nice": "100"}, time=NOW - 60)
+    observed = replace(seen([Slurm().shown()], steering={"1": ours}), age=AGE, keeps_ages=True)
+    hint = Hint(("v100",), "200", Wait(NOW + 60, NOW + 600))
+    (action,) = updates(["1"], {"1": hint}, {}, observed, config(), {})
+    assert dict(action.fields) == {"Nice": "200"} and action.steering.until == 0
+
+
+def test_what_keeps_a_list_as_it_is_can_be_said():
+    mine = replace(Slurm().shown(), priority=900)
+    near = job("2", declaration=None, partitions=("v100",), priority=1000, submit_s=SINCE)
+    for others, stays in (([near], {"1"}), ([replace(near, priority=2000)], set())):
+        observed = replace(seen([mine, *others]), age=AGE, keeps_ages=True)
+        shown, found = look(observed, SITE), set()
+        hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
+        assert found == stays
+    assert "stays as it is" in list_updates.notes({"1"})["1"]
+    # A list that the job has is not one that stays away.
+    has = replace(mine, partitions=("v100", "p100", "k80"))
+    observed, found = replace(seen([has, near]), age=AGE, keeps_ages=True), set()
+    shown = look(observed, SITE)
+    hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
+    assert found == set()

@@ -621,7 +621,8 @@ def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
     his = replace(here, nice=7)
     assert decide(seen([his]), {"1": {"k80": 1}}).actions == ()
     # It waits still, and others start before it otherwise.
-    waits = job("1", nice=-900, features="k80", restarts=1, admin_comment=ours)
+    moved = record({"Nice": "5", "Features": ""}, {"Nice": "-900", "Features": "k80"}, moves=1)
+    waits = job("1", nice=-900, features="k80", restarts=1, admin_comment=moved)
     assert "Nice" not in hint(waits, site=CONFIG)
 
 

@@ -29,12 +29,8 @@ from slurm_hadar.controller.actuation.pending.confirm_exchange import (
     unchanged_since_observed,
 )
 from slurm_hadar.controller.actuation.pending.hints import hints
-from slurm_hadar.controller.actuation.pending.lent_places import (
-    as_state,
-    given_back,
-    notes,
-    remembered,
-)
+from slurm_hadar.controller.actuation.pending.lent_places import as_state, notes, remembered
+from slurm_hadar.controller.actuation.pending.owners_nices import given_back
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store as kept_fields
@@ -302,13 +298,14 @@ def test_who_opts_out_by_its_comment_has_its_own_nice_again():
     state = after_an_exchange()
     out = replace(UP, declaration=None)
     shown = seen([DOWN, BETWEEN, out], FULL, steering=EXCHANGED)
-    (action,) = given_back(remembered(state), shown)
+    (action,) = given_back(shown, {})
     assert (action.job.id, dict(action.fields)) == ("2", {"Nice": "0"})
     assert action.steering.was == {}
     assert nices([DOWN, BETWEEN, out], [], state=state, steering=EXCHANGED) == {}
     assert "2" in kept([DOWN, BETWEEN, out], [], state=state, steering=EXCHANGED)["ours"]
     theirs = replace(out, nice=5)
-    assert given_back(remembered(state), seen([theirs], FULL, steering=EXCHANGED)) == []
+    known = kept_fields.without_foreign(EXCHANGED, {"2": theirs}, site(), (), NOW)
+    assert given_back(seen([theirs], FULL, steering=known), {}) == []
 
 
 def test_a_priority_at_slurms_least_tells_nothing():

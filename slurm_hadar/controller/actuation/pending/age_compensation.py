@@ -76,7 +76,12 @@ def send(
             continue
         # Of a job that has begun the next tick restores the Nice; another one is its author's.
         ended = {id_ for id_ in left if not _is_ours(shown.get(id_), left[id_])}
-        found = {id_ for id_ in left.keys() - ended if shown[id_].accrue_s or look == _LOOKS - 1}
+        # Of a job that is held Slurm finds none; its release counts it anew.
+        found = {
+            id_
+            for id_ in left.keys() - ended
+            if shown[id_].accrue_s or shown[id_].held or look == _LOOKS - 1
+        }
         back = [_own_again(left[id_], shown[id_]) for id_ in sorted(found)]
         said += send_hints(context, back, context.clock()).said
         left = {id_: one for id_, one in left.items() if id_ not in ended | found}
@@ -110,12 +115,10 @@ def _with_age(action: Action, points: int) -> Action:
 
 
 def _is_ours(job: Job | None, action: Action) -> bool:
-    """Whether the job still waits as we sent it."""
+    """Whether the job still waits with the Nice that we sent: also one that its owner has held, or
+    taken out of our hands, meanwhile."""
     return (
-        job is not None
-        and job.state is JobState.PENDING
-        and not job.held
-        and str(job.nice) == action.fields["Nice"]
+        job is not None and job.state is JobState.PENDING and str(job.nice) == action.fields["Nice"]
     )
 
 
@@ -123,6 +126,7 @@ def _own_again(action: Action, job: Job) -> Action:
     """``job``: as it is now."""
     ours = replace(_without_nice(action), age_lost=not job.accrue_s)
     why = "Slurm has found the age again that the other list had taken"
+    why = "it is held, and Slurm counts its age anew at its release" if job.held else why
     return Action(Kind.HINT, job, {"Nice": action.steering.was["Nice"]}, ours, why)
 
 

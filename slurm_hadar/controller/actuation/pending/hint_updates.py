@@ -2,7 +2,7 @@
 that restore its owner's values: of a job that is not steered, and of one that runs after a move.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
@@ -54,10 +54,12 @@ def updates(
     seen: Observed,
     config: Config,
     refused: Mapping[str, Refusals],
+    staying: set[str] | None = None,
 ) -> list[Action]:
     """The updates that give the pending jobs of ``ids`` their hints; a job without one gets its
     owner's request back. ``excluded``: jobs that are not steered, with the reason; ``refused``:
-    job -> its refusals."""
+    job -> its refusals; ``staying`` gets the jobs that do not get the list of their hint, since it
+    would change places in the queue."""
     actions = []
     for id_ in ids:
         job = seen.jobs[id_]
@@ -65,8 +67,13 @@ def updates(
             continue
         if is_refused(job, seen, refused) and not _is_unfit(job, seen):
             continue
-        action = _update(job, hint_of.get(id_, Hint()), excluded.get(id_, ""), seen, config)
+        hint = hint_of.get(id_, Hint())
+        action = _update(job, hint, excluded.get(id_, ""), seen, config)
         actions += [action] if action is not None else []
+        fields = action.fields if action is not None else {}
+        is_open = "Partition" not in seen.steered(id_).foreign
+        if staying is not None and hint.partitions and is_open:
+            staying |= set() if _has(job, hint.partitions, fields) else {id_}
     return actions
 
 
@@ -131,6 +138,9 @@ def _restored_after_move(job: Job, seen: Observed) -> Action | None:
 def _update(job: Job, hint: Hint, excluded: str, seen: Observed, config: Config) -> Action | None:
     steered = seen.steered(job.id)
     fields, opened = _fields(job, hint, excluded, seen, config)
+    later = list_updates.comes_later(fields, job, seen)
+    if later:
+        fields, opened = list_updates.without_list(fields), False
     if opened:
         was = {**steered.was, "Partition": ",".join(hint.opened)}
         steered = replace(steered, was=was)
@@ -143,7 +153,9 @@ def _update(job: Job, hint: Hint, excluded: str, seen: Observed, config: Config)
     if not fields:
         return None
     steering = recorded(job, fields, steered, seen)
-    if hint.wait is not None:
+    if later:
+        steering = replace(steering, until=steered.until, ends=steered.ends)
+    elif hint.wait is not None and _has(job, hint.partitions, fields):
         steering = replace(steering, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if is_obsolete:
         why = "it has a begin time of an earlier release of hbatch or the plugins"
@@ -186,6 +198,11 @@ def _fields(
         keeps_list = not _is_unfit(job, seen)
         fields = within_types(job, steered, fields, config, keeps_list=keeps_list)
     return fields, False
+
+
+def _has(job: Job, names: Sequence[str], fields: Mapping[str, str]) -> bool:
+    """Whether the job has this list once ``fields`` are sent: it may have to stay as it is."""
+    return fields.get("Partition", job_updates.current(job, "Partition")) == ",".join(names)
 
 
 def _reason(hint: Hint, fields: Mapping[str, str], steering: Steering, excluded: str) -> str:

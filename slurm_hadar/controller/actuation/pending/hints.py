@@ -56,10 +56,12 @@ def hints(
     config: Config,
     refused: Mapping[str, Refusals],
     nices: Mapping[str, str] = MappingProxyType({}),
+    staying: set[str] | None = None,
 ) -> list[Action]:
     """What is sent to the jobs that wait: nothing where nothing changes.
 
-    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue.
+    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue;
+    ``staying``: see :func:`updates`.
     """
     waiting = _waiting(snapshot, seen)
     hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
@@ -99,7 +101,9 @@ def hints(
     ]
     taken_back_ids = {action.job.id for action in taken_back}
     ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
-    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, config, refused)
+    found = updates(
+        [*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, config, refused, staying
+    )
     found += [action for action in taken_back if not is_refused(action.job, seen, refused)]
     return [*found, *restored_after_moves(snapshot, seen, refused)]
 
@@ -140,7 +144,13 @@ def _taken_back(
         )
         fields["Partition"] = ",".join(names)
         fields = within_types(job, steered, fields, config, keeps_list=False)
-        if not job_updates.differing(job, fields):
+        loses = why == _BEHIND and list_updates.would_lose_place(job, seen)
+        if (
+            loses
+            # It gets its Nice as a job that nothing is taken back from.
+            or list_updates.comes_later(fields, job, seen)
+            or not job_updates.differing(job, fields)
+        ):
             continue
         steering = recorded(job, fields, replace(steered, was={**steered.was, **fields}), seen)
         found.append(Action(Kind.HINT, job, fields, steering, why))

@@ -10,9 +10,8 @@ better place than their own go back.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import State
@@ -210,20 +209,3 @@ def owners_nice(job: Job, seen: Observed) -> int:
     steered = seen.steered(job.id)
     was, wrote = steered.was.get("Nice"), steered.wrote.get("Nice")
     return int(was) if was is not None and wrote in (None, str(job.nice)) else job.nice
-
-
-def given_back(memory: Memory, seen: Observed) -> list[Action]:
-    """The owner's Nice, of jobs that wait and have opted out by themselves since."""
-    found = []
-    for id_ in memory.ours:
-        job = seen.jobs.get(id_)
-        if job is None or job.managed or job.state is not JobState.PENDING or job.restarts:
-            continue
-        steered, own = seen.steered(id_), owners_nice(job, seen)
-        if own != job.nice and not job.held:
-            was = {key: value for key, value in steered.was.items() if key != "Nice"}
-            wrote = {key: value for key, value in steered.wrote.items() if key != "Nice"}
-            ours = replace(steered, was=was, wrote=wrote, time=seen.now)
-            why = "it opted out: its owner's Nice is restored"
-            found.append(Action(Kind.HINT, job, {"Nice": str(own)}, ours, why))
-    return found

@@ -1,7 +1,7 @@
 """What an update of its partitions does to the place of a waiting job in Slurm's queue, beside what
 the new list does: Slurm computes its priority anew (:mod:`slurm_hadar.slurm.waiting_age`)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
@@ -37,6 +37,39 @@ def can_keep_age(job: Job, seen: Observed) -> bool:
     ours = seen.steered(job.id)
     own = "Nice" not in ours.was and "Nice" not in ours.foreign
     return seen.keeps_ages and own and not job.array_tasks
+
+
+def comes_later(fields: Mapping[str, str], job: Job, seen: Observed) -> bool:
+    """Whether the list in these ``fields`` of one update has to wait for a later one: it takes the
+    job's age, and a Nice in them gives the job another place, or its own again, as if it had its
+    age. Only one of the two can be kept."""
+    return (
+        "Nice" in fields
+        and fields.get("Partition", ",".join(job.partitions)) != ",".join(job.partitions)
+        and seen.age.lost(_waited_s(job, seen)) >= _LEAST_POINTS
+    )
+
+
+def without_list(fields: Mapping[str, str]) -> dict[str, str]:
+    """``fields`` without the list, and without the features that go with it."""
+    return {key: value for key, value in fields.items() if key not in ("Partition", "Features")}
+
+
+def would_lose_place(job: Job, seen: Observed) -> bool:
+    """Whether an update of its partitions takes the age of a job with another one's place in the
+    queue, for which no Nice can stand."""
+    has_others = seen.keeps_ages and "Nice" in seen.steered(job.id).was
+    return has_others and takes_age(job, seen)
+
+
+def notes(staying: Collection[str]) -> dict[str, str]:
+    """What is said of each job whose list stays as it is for :func:`would_change_places`, or for
+    :func:`comes_later`."""
+    said = (
+        "; its list of partitions stays as it is for now: Slurm would compute its priority anew, "
+        "and another job could change places with it"
+    )
+    return dict.fromkeys(staying, said)
 
 
 def gives_back(job: Job, names: Collection[str], steered: Steering) -> bool:
