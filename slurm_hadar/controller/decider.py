@@ -76,7 +76,8 @@ class Decider:
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices)
-        hinted += lent_places.given_back(tick.lent, tick.others)
+        named = {*places.nices, *(action.job.id for action in hinted)}
+        hinted += lent_places.given_back(tick.lent, tick.others, named, tick.refused_now)
         idle = self._backfill(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
