@@ -334,6 +334,14 @@ def test_an_exchange_stands_while_slurm_refuses_to_take_the_place_back(out):
     assert nices([DOWN, BETWEEN], ["2"], state=state, **lists) == {"1": "200"}
 
 
+def test_the_better_place_goes_back_though_slurm_refuses_an_update_of_the_other_job():
+    jobs, state = [replace(DOWN, held=True, priority=0), BETWEEN, UP], after_an_exchange()
+    for refused in ((), {"1"}, {"1"}):
+        found = places(jobs, ["2"], state=state, refused=refused, steering=EXCHANGED)
+        state = json.loads(json.dumps(as_state(found.memory)))
+        assert found.nices == {} and found.memory.lost == {}
+
+
 def test_a_job_that_started_and_was_requeued_has_used_the_place():
     requeued = replace(UP, restarts=1)
     ended = replace(requeued, state=JobState.FINISHED)

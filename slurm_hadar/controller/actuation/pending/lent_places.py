@@ -131,7 +131,9 @@ def _lost(
     for id_, one in lent.items():
         if id_ in here:
             continue
-        has_it_still = id_ in refused and _waits_with(seen.jobs.get(id_), one)
+        # One with a worse place than its own takes none from others by that.
+        is_better = one.less < one.lost
+        has_it_still = is_better and id_ in refused and _waits_with(seen.jobs.get(id_), one)
         if has_it_still or _used(id_, one, memory, seen):
             places.use(id_)
     kept = {
@@ -223,8 +225,7 @@ def _gone_back(memory: Memory, seen: Observed) -> list[Job]:
 
 
 def _used(id_: str, one: Lent, memory: Memory, seen: Observed) -> bool:
-    """Whether a job that is not in the line any more has started from the place that it was given.
-    """
+    """Whether a job that is not in the line any more has started from the place it was given."""
     job = seen.jobs.get(id_)
     if job is None:
         # It is over. One that had a better place than its own may have started there, unless the

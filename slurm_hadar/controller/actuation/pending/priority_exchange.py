@@ -85,9 +85,7 @@ def exchange(
     # Until Slurm shows that all of them have their own again nothing new begins with them.
     ends = lent_places.with_partners(memory, left)
     here = {
-        id_: target
-        for id_, target in here.items()
-        if target.job.uid not in off and id_ not in ends
+        id_: target for id_, target in here.items() if target.job.uid not in off and id_ not in ends
     }
     line = waiting_line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
@@ -165,9 +163,7 @@ def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
     return tier * PRIORITIES + plain - lost.get(job.id, 0)
 
 
-def _without_open(
-    lost: Mapping[str, int], memory: Memory, ends: Collection[str]
-) -> dict[str, int]:
+def _without_open(lost: Mapping[str, int], memory: Memory, ends: Collection[str]) -> dict[str, int]:
     """``lost`` without what the jobs of ``ends`` lose only while Slurm refuses an update of one."""
     open_ = {id_: memory.lent[id_].lost for id_ in ends}
     return {id_: n for id_, n in {**lost, **open_}.items() if n}
