@@ -243,8 +243,9 @@ def _used(id_: str, one: Lent, memory: Memory, seen: Observed) -> bool:
 
 def _waits_with(job: Job | None, one: Lent) -> bool:
     """Whether a job that has not started yet waits with the Nice that it was given."""
-    waits = job is not None and job.state is JobState.PENDING and job.restarts == 0
-    return waits and job.nice == one.nice and not _at_the_floor(job)
+    if job is None or job.state is not JobState.PENDING or job.restarts:
+        return False
+    return job.nice == one.nice and not _at_the_floor(job)
 
 
 def _waits(job: Job) -> bool:
