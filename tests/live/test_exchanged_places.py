@@ -148,14 +148,18 @@ def test_opting_out_gives_both_their_own_nice_back(queue, how):
     assert order(queue) == [long, between, short]
 
 
-def test_a_job_that_is_held_in_anothers_place_keeps_it(queue):
-    """Else both would stand ahead of the one between, once it is released."""
+def test_a_job_that_is_held_in_anothers_place_gives_it_back(queue):
+    """At once, and also while it is held: else both would stand ahead of the one between, once it
+    is released."""
     site, long, between, short = queue.site, queue.long, queue.between, queue.short
     site.tick()
-    site(ADA, "scontrol", "hold", short)
-    site.tick()
-    site(ADA, "scontrol", "release", short)
     assert order(queue) == [short, between, long]
+    site(ADA, "scontrol", "hold", short)
+    assert f"update job {short}: Nice=200" in site.tick()
+    assert nices(queue) == OWN and site.show(short, "%Q %r") == "0 JobHeldUser"
+    assert "Nice" not in site.tick()
+    site(ADA, "scontrol", "release", short)
+    assert order(queue) == [long, between, short]
     site.tick()
     assert order(queue) == [short, between, long]
 

@@ -80,6 +80,35 @@ def test_who_declared_too_little_before_gains_no_place_by_it_again(site):
     assert "its declared work counts" not in site(HADAR, "hadar", "explain", hers)
 
 
+@pytest.mark.parametrize("how", ["cancel", "optout", "more"])
+def test_a_job_that_never_starts_leaves_no_other_users_job_at_the_end_of_the_queue(site, how):
+    """bob's training gets the place of ada's, and is held there."""
+    site.fill()
+    hers = site.submit(ADA, *WORDS, script=TRAINING.format(500_000))
+    plain = ("--parsable", *WORDS, "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 600")
+    between = site(EVE, "sbatch", *plain, "--nice=100").strip()
+    his = site.submit(BOB, *WORDS, "--nice=5000", script=TRAINING.format(100))
+    jobs = (hers, between, his)
+    site.until(lambda: site.tick() and first(site, jobs) == his)
+    site(BOB, "scontrol", "hold", his)
+    site.tick()
+    assert first(site, jobs) == hers and " Nice=5000 " in site.field(his, "Priority") + " "
+    if how == "cancel":
+        site(BOB, "scancel", his)
+    elif how == "optout":
+        site(BOB, "scontrol", "update", f"JobId={his}", "Comment=")
+    else:
+        site(BOB, "scontrol", "update", f"JobId={his}", "TresPerNode=gres:gpu:2")
+    site.tick()
+    if how != "cancel":
+        site(BOB, "scontrol", "release", his)
+    for _ in range(2):
+        site.tick()
+        assert first(site, jobs) == hers
+        shown = [site.field(job, "Priority").split()[1] for job in (hers, his)]
+        assert shown[0] == "Nice=0" and (how == "cancel" or shown[1] == "Nice=5000")
+
+
 def test_speeds_that_strangers_report_keep_no_job_from_its_gpus(site):
     words = "gpus=1 model=newt samples=1000 checkpoint=yes"
     script = f"#!/bin/sh\n#HADAR types=v100 {words}\n{sys.executable} - <<'END'{SLOW}END\n"

@@ -20,10 +20,12 @@ from slurm_hadar.controller.actuation.pending.lent_places import (
     owners_nice,
     remembered,
 )
+from slurm_hadar.controller.actuation.pending.owners_nices import given_back
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange, notes
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.observation.counted_ages import as_counted
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.waiting_age import AgePriority
 from slurm_hadar.slurm.waiting_priorities import CountedPriority
@@ -50,6 +52,18 @@ class Waits:
     started: float = inf
     before: tuple[str, ...] = ()
     """Jobs that it stood ahead of without an exchange when it started."""
+    gpus: int = 1
+    held: bool = False
+    out: bool = False
+    """Whether it has opted out."""
+    over: bool = False
+    """Whether it was cancelled before it started."""
+    seen_out: bool = False
+    """Whether the last tick saw it held, or opted out."""
+
+    @property
+    def may_start(self):
+        return self.started == inf and not (self.held or self.over)
 
 
 @dataclass
@@ -64,6 +78,11 @@ class Slurm:
     steering: dict[str, Steering] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     """What the last tick said of jobs that did not get the place which they are to have."""
+    refuses: tuple[str, ...] = ()
+    """Jobs of which it takes no update."""
+    refused: tuple[str, ...] = ()
+    shows_ended: bool = True
+    """Whether it shows cancelled jobs that the last tick saw held, or opted out."""
 
     def points(self, id_, at=None):
         job = self.jobs[id_]
@@ -86,7 +105,7 @@ class Slurm:
 
     def start_first(self):
         """The first job that waits starts."""
-        first = next((id_ for id_ in self.order() if self.jobs[id_].started == inf), None)
+        first = next((id_ for id_ in self.order() if self.jobs[id_].may_start), None)
         if first is not None:
             orders = self.own_order(), self.order_untouched()
             behind = {id_ for order in orders for id_ in order[order.index(first) + 1 :]}
@@ -125,57 +144,74 @@ class Slurm:
         for id_, one in self.jobs.items():
             times = {"submit_s": one.since, "eligible_s": one.since, "accrue_s": one.since}
             known = {"priority": self.shown(id_), "nice": one.nice, **times}
+            known["request"] = GpuRequest(per_node={UNTYPED: one.gpus})
+            if one.held:
+                known |= {"held": True, "priority": 0, "reason": "JobHeldUser"}
             if one.started < inf:
                 known |= {"state": JobState.FINISHED, "nodes": ("v1",), "start_s": one.started}
+            if one.over:
+                if one.seen_out and not self.shows_ended:
+                    continue
+                known |= {"state": JobState.FINISHED, "priority": 0}
             declared = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=1000)
             shown[id_] = (
                 any_job(id_, declaration=declared, mem_per_node_mb=1000, **known)
-                if one.ours
+                if one.ours and not one.out
                 else ordinary(id_, **known)
             )
         ages = {int(id_): float(int(self.points(id_))) for id_ in self.jobs}
         observed = seen(
             list(shown.values()), FULL, steering=self.steering, now=self.now, age=self.age,
-            counted_ages=ages if knows_ages else {},
+            counted_ages=ages if knows_ages else {}, priority_returns=True,
         )  # fmt: skip
         view = look(observed)
         plan = dictate(view.view, {id_: {"v100": 1} for id_ in self.first if id_ in self.jobs})
-        found = exchange(view, plan, observed, SITE, self.memory)
+        found = exchange(view, plan, observed, SITE, self.memory, self.refused)
         self.notes = notes(found, observed)
+        for one in self.jobs.values():
+            one.seen_out = one.seen_out if one.over else one.held or one.out
+        refused = {id_: Refusals(1, self.now) for id_ in self.refused}
+        back = given_back(observed, refused, found.nices)
+        restored = {action.job.id: int(action.fields["Nice"]) for action in back}
         self.memory, sent = remembered(json.loads(json.dumps(as_state(found.memory)))), []
         assert self.memory == found.memory
         for id_, one in self.jobs.items():
-            if one.started < inf:
+            if one.started < inf or one.over or id_ in self.refused:
                 continue
-            nice = int(found.nices.get(id_, owners_nice(shown[id_], observed)))
+            nice = restored.get(id_, one.nice)
+            if not (one.held or one.out):
+                nice = int(found.nices.get(id_, owners_nice(shown[id_], observed)))
             if nice != one.nice:
                 assert one.ours
-                one.nice, one.counted = nice, self.now
-                sent.append(id_)
-                differs = nice != 0
-                self.steering[id_] = Steering(
-                    time=self.now,
-                    was={"Nice": "0"} if differs else {},
-                    wrote={"Nice": str(nice)} if differs else {},
-                )
-        return sent
+                sent.append((id_, nice))
+        self.refused = tuple(id_ for id_, _ in sent if id_ in self.refuses) or self.refused
+        if {*self.refused} & {id_ for id_, _ in sent}:
+            # The controller takes the others back.
+            return []
+        for id_, nice in sent:
+            self.jobs[id_].nice, self.jobs[id_].counted = nice, self.now
+            differs = nice != 0
+            self.steering[id_] = Steering(
+                time=self.now,
+                was={"Nice": "0"} if differs else {},
+                wrote={"Nice": str(nice)} if differs else {},
+            )
+        return [id_ for id_, _ in sent]
 
     def no_unmanaged_job_is_overtaken(self):
-        """Whether no other job has more of the exchanging ones ahead than without an exchange,
+        """Whether no other job has more GPUs of the exchanging ones ahead than without an exchange,
         those counted that have started since it came."""
 
         def ahead(order, id_):
-            return sum(
-                self.jobs[one].ours and self.jobs[one].started == inf
-                for one in order[: order.index(id_)]
-            )
+            before = (self.jobs[one] for one in order[: order.index(id_)])
+            return sum(one.gpus for one in before if one.ours and one.may_start)
 
         ours = [job for job in self.jobs.values() if job.ours]
         own, untouched = self.own_order(), self.order_untouched()
         for id_, job in self.jobs.items():
             if not job.ours and job.started == inf:
-                gone = sum(job.since < one.started < inf for one in ours)
-                would = sum(id_ in one.before for one in ours)
+                gone = sum(one.gpus for one in ours if job.since < one.started < inf)
+                would = sum(one.gpus for one in ours if id_ in one.before)
                 most = would + max(ahead(own, id_), ahead(untouched, id_))
                 if gone + ahead(self.order(), id_) > most:
                     return False
@@ -267,6 +303,100 @@ def test_no_unmanaged_job_is_overtaken_however_close_jobs_are(found, arrivals, s
     come = [(at, str(20 + number), base) for number, (at, base) in enumerate(arrivals)]
     for _ in run(slurm, 240, offset, come, starts, updates):
         pass
+
+
+KINDS = ("hold", "release", "cancel", "opt out", "more", "start", "refuse", "first")
+
+
+@dataclass
+class People:
+    """What owners do to jobs that wait."""
+
+    slurm: Slurm
+
+    def does(self, kind, number, ticked):
+        """One act; whether it was done."""
+        slurm = self.slurm
+        ids = [id_ for id_, job in slurm.jobs.items() if job.ours and job.started == inf]
+        if kind == "start":
+            # Between an act and the next tick nothing is promised.
+            return ticked and slurm.start_first() is None
+        if not ids:
+            return False
+        # Those with another's place first.
+        id_ = sorted(ids, key=lambda id_: slurm.jobs[id_].nice == 0)[number % len(ids)]
+        job = slurm.jobs[id_]
+        if kind == "first":
+            slurm.first = (id_,)
+        elif job.over or (job.nice > 0 and self.places_are_used):
+            # Its place was used, and counts for what it asked for then.
+            return False
+        elif kind == "refuse":
+            # Of one that is in the line Slurm has no reason to.
+            if job.nice >= 0:
+                return False
+            job.held, slurm.refuses = True, (id_,)
+        elif kind == "more":
+            job.gpus = 3 - job.gpus
+        else:
+            job.held = (job.held or kind == "hold") and kind != "release"
+            job.out = job.out or kind == "opt out"
+            job.over = kind == "cancel"
+        return True
+
+    @property
+    def places_are_used(self):
+        return any(job.started < inf and job.nice < 0 for job in self.slurm.jobs.values())
+
+
+@st.composite
+def lines(draw):
+    """A queue without ages, of jobs with one or two GPUs."""
+    slurm = Slurm(by_age(weight=0), shows_ended=draw(st.booleans()))
+    for number in range(1, draw(st.integers(3, 7)) + 1):
+        base = 100_000 - 10 * draw(st.integers(0, 9))
+        slurm.submit(str(number), base, draw(st.sampled_from([True, True, False])), NOW - 100)
+        slurm.jobs[str(number)].gpus = draw(st.integers(1, 2))
+    slurm.first = tuple(draw(st.sets(st.sampled_from(sorted(slurm.jobs)), min_size=1, max_size=2)))
+    return slurm
+
+
+@given(
+    slurm=lines(),
+    acts=st.lists(
+        st.tuples(st.sampled_from(KINDS), st.integers(0, 4), st.booleans()),
+        min_size=4,
+        max_size=12,
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_owners_do_no_place_is_had_twice_and_none_is_lost(slurm, acts):
+    people, ticked = People(slurm), True
+    slurm.tick()
+    for kind, number, ticks in acts:
+        if people.does(kind, number, ticked):
+            ticked = False
+        if ticks or kind == "start":
+            slurm.now += TICK_S
+            slurm.tick()
+            ticked = True
+            if not slurm.refuses:
+                slurm.refused = ()
+            slurm.refuses = ()
+            assert slurm.no_unmanaged_job_is_overtaken(), (kind, number)
+    slurm.refused = slurm.refuses = ()
+    for _ in range(2):
+        slurm.now += TICK_S
+        slurm.tick()
+    assert slurm.no_unmanaged_job_is_overtaken()
+    if any(job.started < inf for job in slurm.jobs.values()):
+        return
+    # No place was used: each job has its own, or that of another one that waits as well.
+    assert not slurm.memory.lost
+    for id_, job in slurm.jobs.items():
+        if job.nice and not job.over:
+            owner = slurm.memory.lent[id_].place_of
+            assert job.may_start and not job.out and owner != id_ and slurm.jobs[owner].may_start
 
 
 def four_users(apart):

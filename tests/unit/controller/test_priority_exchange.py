@@ -32,6 +32,7 @@ from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.lent_places import as_state, notes, remembered
 from slurm_hadar.controller.actuation.pending.owners_nices import given_back
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
+from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store as kept_fields
 from slurm_hadar.controller.tick import Controller
@@ -190,6 +191,7 @@ def test_one_exchange_more_changes_no_nice_of_the_others():
 BETWEEN = ordinary("9", priority=800)
 DOWN, UP = job("1", 700, nice=200), job("2", 900, nice=-200)
 EXCHANGED = {"1": wrote(0, 200), "2": wrote(0, -200)}
+NOT_NOW = {"2": Refusals(3, NOW - 1)}
 
 
 def viewed(tmp_path, jobs, state=None, steering=None, partitions=None):
@@ -269,22 +271,114 @@ def test_a_place_that_was_not_used_goes_back():
     assert nices([UP, BETWEEN], [], state=state, steering=EXCHANGED) == {}
 
 
-@pytest.mark.parametrize(
-    "out",
-    [
-        {"held": True, "priority": 0},
-        {"reason": "QOSMaxGRESPerUser"},
-        {"dependency": "afterok:5", "reason": "Dependency"},
-    ],
-)
-def test_who_leaves_the_line_with_a_place_keeps_it(out):
-    """Else both would stand ahead of the one between, when it is back."""
+OUT = [
+    {"held": True, "priority": 0},
+    {"reason": "QOSMaxGRESPerUser"},
+    {"dependency": "afterok:5", "reason": "Dependency"},
+    {"eligible_s": NOW + 60, "reason": "BeginTime"},
+]
+
+
+@pytest.mark.parametrize("out", OUT)
+@pytest.mark.parametrize("which", ["1", "2"])
+def test_no_place_is_used_up_by_a_job_that_leaves_the_line(out, which):
+    """Both have their own again, so that two never stand ahead of the one between."""
+    jobs = [replace(one, **out) if one.id == which else one for one in (DOWN, BETWEEN, UP)]
+    found = places(jobs, ["2"], state=after_an_exchange(), steering=EXCHANGED)
+    assert found.nices == {} and found.memory.lost == {}
+    # Whether Slurm takes the update of it or not, and whatever becomes of it: none is lost.
+    state = json.loads(json.dumps(as_state(found.memory)))
+    own = [job("1", 900), BETWEEN, job("2", 700)]
+    own = [replace(one, **out) if one.id == which else one for one in own]
+    ended = [
+        replace(one, state=JobState.FINISHED, priority=0) if one.id == which else one for one in own
+    ]
+    for then in (own, ended, [one for one in own if one.id != which]):
+        after = places(then, ["2"], state=state)
+        assert after.nices == {} and after.memory.lost == {} and after.memory.lent == {}
+
+
+@pytest.mark.parametrize("out", OUT)
+def test_a_job_that_comes_back_exchanges_its_place_again_once_slurm_shows_its_own_nice(out):
     jobs = [DOWN, BETWEEN, replace(UP, **out)]
-    found = nices(jobs, ["1"], state=after_an_exchange(), steering=EXCHANGED)
-    assert found == {"1": "200", "2": "-200"}
-    state = kept(jobs, ["1"], state=after_an_exchange(), steering=EXCHANGED)
-    back = nices([DOWN, BETWEEN, UP], ["2"], state=state, steering=EXCHANGED)
-    assert back == {"1": "200", "2": "-200"}
+    state = kept(jobs, ["2"], state=after_an_exchange(), steering=EXCHANGED)
+    again = {"1": "200", "2": "-200"}
+    assert nices([job("1", 900), BETWEEN, job("2", 700)], ["2"], state=state) == again
+    # Of an update that was not sent the exchange stands.
+    assert nices([DOWN, BETWEEN, UP], ["2"], state=state, steering=EXCHANGED) == again
+    # One that asks for more by then has its own place.
+    more = job("2", 700, **two(2))
+    assert nices([job("1", 900), BETWEEN, more], ["2"], state=state) == {}
+    more = replace(UP, **two(2))
+    assert nices([DOWN, BETWEEN, more], ["2"], state=state, steering=EXCHANGED) == {}
+
+
+@pytest.mark.parametrize("out", OUT)
+def test_an_exchange_stands_while_slurm_refuses_to_take_the_place_back(out):
+    """Else both would stand ahead of the one between, when it is back."""
+    jobs, lists = [DOWN, BETWEEN, replace(UP, **out)], {"steering": EXCHANGED}
+    state = after_an_exchange()
+    for refused in ((), {"2"}, {"2"}):
+        found = places(jobs, ["2"], state=state, refused=refused, **lists)
+        state = json.loads(json.dumps(as_state(found.memory)))
+        assert found.nices == ({"1": "200", "2": "-200"} if refused else {})
+    assert given_back(seen(jobs, FULL, **lists), NOT_NOW, found.nices) == []
+    # Nothing is lost: it may end without having started.
+    ended = replace(UP, state=JobState.FINISHED, priority=0)
+    assert nices([DOWN, BETWEEN, ended], ["2"], state=state, **lists) == {}
+    started = running("2", {"v1": {"v100": 1}}, nice=-200, priority=910)
+    assert nices([DOWN, BETWEEN, started], ["2"], state=state, **lists) == {"1": "200"}
+    # Slurm shows it no more: it may have started.
+    assert nices([DOWN, BETWEEN], ["2"], state=state, **lists) == {"1": "200"}
+
+
+def test_the_better_place_goes_back_though_slurm_refuses_an_update_of_the_other_job():
+    jobs, state = [replace(DOWN, held=True, priority=0), BETWEEN, UP], after_an_exchange()
+    for refused in ((), {"1"}, {"1"}):
+        found = places(jobs, ["2"], state=state, refused=refused, steering=EXCHANGED)
+        state = json.loads(json.dumps(as_state(found.memory)))
+        assert found.nices == {} and found.memory.lost == {}
+
+
+def test_a_job_that_started_and_was_requeued_has_used_the_place():
+    requeued = replace(UP, restarts=1)
+    ended = replace(requeued, state=JobState.FINISHED)
+    held = replace(requeued, held=True, priority=0)
+    for then in (requeued, ended, held, replace(requeued, declaration=None)):
+        more = {"state": after_an_exchange(), "steering": EXCHANGED}
+        assert nices([DOWN, BETWEEN, then], ["1"], **more)["1"] == "200"
+
+
+def test_of_three_jobs_with_each_others_places_all_have_their_own_again():
+    jobs = [job("1", 900), job("2", 700), job("3", 500)]
+    wide = [jobs[0], ordinary("9", priority=800), jobs[1], ordinary("8", priority=600), jobs[2]]
+    state = kept(wide, ["3", "2"])
+    given = {id_: row[1] for id_, row in state["lent"].items()}
+    ring = [replace(one, nice=given[one.id], priority=one.priority - given[one.id]) for one in jobs]
+    steering = {id_: wrote(0, nice) for id_, nice in given.items()}
+    for at in range(len(ring)):
+        shown = [replace(one, held=one is ring[at]) for one in ring]
+        found = places([*shown, BETWEEN], ["3", "2"], state=state, steering=steering)
+        assert found.nices == {} and found.memory.lost == {}
+
+
+def test_a_held_job_has_its_owners_nice_again():
+    held = replace(UP, held=True, priority=0)
+    shown = seen([DOWN, BETWEEN, held], FULL, steering=EXCHANGED, priority_returns=True)
+    (action,) = given_back(shown, {})
+    assert (action.job.id, dict(action.fields)) == ("2", {"Nice": "0"})
+    assert action.steering.was == action.steering.wrote == {}
+    assert action.reason == "it is held: its owner's Nice is restored"
+    # Not one that another job has used up the place of, nor a Nice of another author.
+    assert given_back(shown, {}, {"2"}) == [] and given_back(shown, NOT_NOW) == []
+    theirs = seen([held], FULL, steering={"2": THEIRS}, priority_returns=True)
+    assert given_back(theirs, {}) == []
+    # Under priority/basic an update of the Nice releases a job.
+    assert given_back(replace(shown, priority_returns=False), {}) == []
+    # An opted-out job too, before it is released.
+    out = replace(held, declaration=None)
+    (action,) = given_back(replace(shown, jobs={**shown.jobs, "2": out}), {})
+    assert dict(action.fields) == {"Nice": "0"}
 
 
 def test_who_is_refused_a_hint_keeps_its_place():

@@ -1,8 +1,12 @@
 """Who has whose place in the queue, from tick to tick.
 
-A job that leaves the line with another's place has used it up, and those that gave up theirs for
-it keep what they got until they run, by their Nice
-(:class:`slurm_hadar.scheduling.exchange.QueuePlaces`).
+A job that starts from another's place has used it up, and those that gave up theirs for it keep
+what they got until they run, by their Nice
+(:class:`slurm_hadar.scheduling.exchange.QueuePlaces`). One that leaves the line in another way
+(held, by a dependency or a limit, cancelled, opted out) has not: in the same tick all jobs of the
+exchange get their owners' Nice again, also one that is held. Else two jobs would stand ahead of
+others where one was, once it is released. While Slurm refuses the update of such a job the exchange
+stands as it is.
 
 A Nice that another than the controller sets stays, also of a job that has another's place. No user
 shall gain by it: the owner's jobs exchange no places for a day, and those that still wait in a
@@ -41,19 +45,20 @@ class Memory:
     """What is kept. ``lent``: of the last tick; ``lost``: job -> priority that its own place has
     less than it had, of all that wait; ``ours``: jobs with a Nice of ours; ``promised``: job -> its
     promised end, s since the epoch; ``barred``: user id -> until when the user's jobs exchange no
-    places, s since the epoch."""
+    places, s since the epoch; ``left``: jobs that left the line with another's place in the last
+    tick, and were to get their owner's Nice."""
 
     lent: Mapping[str, Lent] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     ours: tuple[str, ...] = ()
     promised: Mapping[str, float] = field(default_factory=dict)
     barred: Mapping[int, float] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
 
 def remembered(state: State) -> Memory:
     """What was kept; what is damaged in it is left out."""
     lent, lost = _dict(state.get("lent")), _dict(state.get("lost"))
-    ours = state.get("ours")
     return Memory(
         {
             id_: Lent(*row)
@@ -61,7 +66,7 @@ def remembered(state: State) -> Memory:
             if isinstance(row, list) and [type(one) for one in row] == [str, int, int, int]
         },
         {id_: n for id_, n in lost.items() if isinstance(n, int)},
-        tuple(id_ for id_ in ours if isinstance(id_, str)) if isinstance(ours, list) else (),
+        _ids(state.get("ours")),
         {
             id_: float(end)
             for id_, end in _dict(state.get("promised")).items()
@@ -72,6 +77,7 @@ def remembered(state: State) -> Memory:
             for uid, until in _dict(state.get("barred")).items()
             if uid.isdecimal() and isinstance(until, int | float)
         },
+        _ids(state.get("left")),
     )
 
 
@@ -85,6 +91,7 @@ def as_state(memory: Memory) -> State:
         "ours": list(memory.ours),
         "promised": dict(memory.promised),
         "barred": {str(uid): until for uid, until in memory.barred.items()},
+        "left": list(memory.left),
     }
 
 
@@ -92,33 +99,73 @@ def _dict(found: object) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def lost_for_good(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
+def _ids(found: object) -> tuple[str, ...]:
+    return tuple(id_ for id_ in found if isinstance(id_, str)) if isinstance(found, list) else ()
+
+
+def lost_for_good(
+    memory: Memory, seen: Observed, here: Collection[str], refused: Collection[str] = ()
+) -> dict[str, int]:
     """Job that waits -> priority that its own place has less than it had (more: below 0).
 
     ``here``: the jobs that may exchange their places in this tick, those of users that are barred
-    too.
+    too; ``refused``: jobs that Slurm refused an update.
     """
     off = barred(memory, seen)
     return {
         id_: n
-        for id_, n in _lost(memory, seen, here).items()
+        for id_, n in _lost(memory, seen, here, refused).items()
         if _keeps_its_nice(seen.jobs.get(id_), seen) and (n > 0 or seen.jobs[id_].uid not in off)
     }
 
 
-def _lost(memory: Memory, seen: Observed, here: Collection[str]) -> dict[str, int]:
+def _lost(
+    memory: Memory, seen: Observed, here: Collection[str], refused: Collection[str] = ()
+) -> dict[str, int]:
     """As of :func:`lost_for_good`, also of jobs that wait no more, or opted out."""
     lent = memory.lent
     number = {id_: at for at, id_ in enumerate(lent)}
     held = {id_: number.get(one.place_of, -1) for id_, one in lent.items()}
     places = QueuePlaces(dict(number), held)
     for id_, one in lent.items():
-        if id_ not in here and _used(seen.jobs.get(id_), one, id_ in seen.nice_changed):
+        if id_ in here:
+            continue
+        # One with a worse place than its own takes none from others by that.
+        is_better = one.less < one.lost
+        has_it_still = is_better and id_ in refused and _waits_with(seen.jobs.get(id_), one)
+        if has_it_still or _used(id_, one, memory, seen):
             places.use(id_)
     kept = {
         id_: one.lost if places.own[id_] == number[id_] else one.less for id_, one in lent.items()
     }
     return {id_: n for id_, n in {**memory.lost, **kept}.items() if n}
+
+
+def left(memory: Memory, seen: Observed, here: Collection[str]) -> frozenset[str]:
+    """Jobs that wait, have left the line and still have the Nice of another's place, from which
+    none has started."""
+    used = {
+        id_ for id_, one in memory.lent.items() if id_ not in here and _used(id_, one, memory, seen)
+    }
+    return frozenset(
+        id_
+        for id_, one in memory.lent.items()
+        if id_ not in here
+        and one.place_of != id_
+        and _waits_with(seen.jobs.get(id_), one)
+        and not used & with_partners(memory, (id_,))
+    )
+
+
+def with_partners(memory: Memory, ids: Collection[str]) -> frozenset[str]:
+    """These jobs and all that have each other's place with them."""
+    found = set[str]()
+    for id_ in ids:
+        one = memory.lent.get(id_)
+        while one is not None and id_ not in found:
+            found.add(id_)
+            id_, one = one.place_of, memory.lent.get(one.place_of)
+    return frozenset(found)
 
 
 def _keeps_its_nice(job: Job | None, seen: Observed) -> bool:
@@ -176,22 +223,28 @@ def _gone_back(memory: Memory, seen: Observed) -> list[Job]:
     return found
 
 
-def _used(job: Job | None, one: Lent, changed: bool) -> bool:
-    """Whether a job that is not in the line any more has gone with the place that it was given.
-
-    ``changed``: another user has changed its Nice, no one knows whether before it started.
-    """
+def _used(id_: str, one: Lent, memory: Memory, seen: Observed) -> bool:
+    """Whether a job that is not in the line any more has started from the place it was given."""
+    job = seen.jobs.get(id_)
     if job is None:
-        # It is over. One that had a better place than its own may have started there.
-        return one.less < one.lost
-    if job.state is JobState.FINISHED and not job.nodes:
+        # It is over. One that had a better place than its own may have started there, unless the
+        # last tick saw it out of the line.
+        return one.less < one.lost and id_ not in memory.left
+    if not job.restarts and (
+        job.state is JobState.PENDING or (job.state is JobState.FINISHED and not job.nodes)
+    ):
         return False
-    if job.state is JobState.PENDING and (not job.managed or _at_the_floor(job)):
-        # It gets its owner's Nice back in this tick.
-        return False
-    if changed and job.state is not JobState.PENDING:
+    if id_ in seen.nice_changed:
+        # Another user has changed its Nice, maybe before it started.
         return one.less < one.lost
     return job.nice == one.nice
+
+
+def _waits_with(job: Job | None, one: Lent) -> bool:
+    """Whether a job that has not started yet waits with the Nice that it was given."""
+    if job is None or job.state is not JobState.PENDING or job.restarts:
+        return False
+    return job.nice == one.nice and not _at_the_floor(job)
 
 
 def _waits(job: Job) -> bool:

@@ -3,7 +3,8 @@
 Jobs that the policy would start now go first, each part in the order of their promised ends
 (:class:`slurm_hadar.scheduling.twin.ExpectedEnds`). Which jobs may exchange their places is in
 :mod:`slurm_hadar.scheduling.exchange`. A job that starts from another's place has used it up: the
-other one has its place from then on.
+other one has its place from then on. One that leaves the line without having started has not: all
+have their own again (:mod:`.lent_places`).
 
 It is done by Nice. A Nice that is not what the controller wrote is its author's, and stays.
 """
@@ -78,9 +79,14 @@ def exchange(
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
     here = may_exchange(snapshot, seen, refused)
-    lost = lost_for_good(memory, seen, here)
+    lost = lost_for_good(memory, seen, here, refused)
     off = barred(memory, seen)
-    here = {id_: target for id_, target in here.items() if target.job.uid not in off}
+    left = lent_places.left(memory, seen, here)
+    # Until Slurm shows that all of them have their own again nothing new begins with them.
+    ends = lent_places.with_partners(memory, left)
+    here = {
+        id_: target for id_, target in here.items() if target.job.uid not in off and id_ not in ends
+    }
     line = waiting_line(here, seen, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
@@ -88,7 +94,7 @@ def exchange(
     wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
     slack = age_slack(seen)
     gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
-    ordered, too_near = _order(gaps, wish, _standing(head, memory, lost))
+    ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, seen))
     order = [*ordered, *rest]
     nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
     ours = {}
@@ -115,7 +121,14 @@ def exchange(
     }
     others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
     out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
-    kept = Memory(lent, lost, (*others, *out), promises.ends, off)
+    kept = Memory(
+        {**{id_: memory.lent[id_] for id_ in ends}, **lent},
+        _without_open(lost, memory, ends),
+        tuple(dict.fromkeys((*others, *out, *left))),
+        promises.ends,
+        off,
+        tuple(sorted(left.difference(refused))),
+    )
     said = tuple(barred_texts(memory, seen))
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said, too_near)
 
@@ -134,7 +147,7 @@ def in_own_places(
 ) -> Snapshot:
     """The snapshot with the order that the jobs would have without any exchange, as the policy
     shall see it: by what it sees after an exchange it would want the next one otherwise."""
-    lost = lost_for_good(memory, seen, may_exchange(snapshot, seen, refused))
+    lost = lost_for_good(memory, seen, may_exchange(snapshot, seen, refused), refused)
     view = snapshot.view
     own = np.array(
         [_own_place(snapshot.schedulable[id_].job, seen, lost) for id_ in view.jobs.ids],
@@ -150,13 +163,21 @@ def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
     return tier * PRIORITIES + plain - lost.get(job.id, 0)
 
 
-def _standing(line: Sequence[WaitingJob], memory: Memory, lost: Mapping[str, int]) -> IntArray:
+def _without_open(lost: Mapping[str, int], memory: Memory, ends: Collection[str]) -> dict[str, int]:
+    """``lost`` without what the jobs of ``ends`` lose only while Slurm refuses an update of one."""
+    open_ = {id_: memory.lent[id_].lost for id_ in ends}
+    return {id_: n for id_, n in {**lost, **open_}.items() if n}
+
+
+def _standing(
+    line: Sequence[WaitingJob], memory: Memory, lost: Mapping[str, int], seen: Observed
+) -> IntArray:
     """(W,) the job that has each place since the last tick, as an index into the line."""
     at = {one.job.id: number for number, one in enumerate(line)}
     has = {
         id_: row.place_of
         for id_, row in memory.lent.items()
-        if id_ in at and lost.get(id_, 0) == row.lost
+        if id_ in at and lost.get(id_, 0) == row.lost and seen.jobs[id_].nice == row.nice
     }
     found = np.arange(len(line))
     for id_ in has:
