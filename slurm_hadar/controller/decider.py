@@ -64,7 +64,12 @@ class Decider:
         remembered = self._store.policy_state(self._config.controller.policy)
         plan, state = self._decide(shown.view, remembered)
         plan = shapes.shaped(forks.carried_out(plan, shown.view), shown)
-        plan = movability.explained(plan, shown.staying)
+        fixed = {
+            id_: movability.why_no_option(target)
+            for id_, target in shown.schedulable.items()
+            if target.held
+        }
+        plan = movability.explained(plan, {**fixed, **shown.staying})
         return PolicyAnswer(plan, explained(plan, shown.view.jobs.ids, shown.work), state)
 
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:
