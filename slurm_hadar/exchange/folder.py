@@ -79,7 +79,7 @@ class Listing:
 def why_not_given(folder: Path) -> str:
     """Why no command should give a folder to the controller or open it to all users: it may be
     another folder of the system; empty where nothing is known against it, and where it is gone."""
-    if os.path.islink(folder):
+    if os.path.islink(folder):  # noqa: PTH114
         return f"{folder} is a symbolic link"
     try:
         with os.scandir(folder) as entries:

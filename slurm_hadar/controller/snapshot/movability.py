@@ -126,7 +126,7 @@ def _consent(job: Job, seen: Observed, config: Config) -> str:
             return f"a stop now would cost more work than {may_lose}"
         return at_risk.why_unknown(job, progress, seen.now)
     if not job.requeue:
-        return "it was submitted with --no-requeue"
+        return "Slurm may not requeue it (Requeue=0, as by --no-requeue)"
     if job.expedited:
         return "Slurm does not requeue it as others (--requeue=expedite)"
     if job.external:

@@ -47,3 +47,11 @@ def reason(one):
 def test_why_a_job_stays_that_has_what_it_may_not_ask_for(where, declared, request_, why):
     one = running("1", where, declaration=declared, request=request_, time_limit_s=1e9)
     assert reason(one).endswith(f"; it cannot be moved now: {why}")
+
+
+def test_a_job_that_declares_its_work_is_not_called_one_of_unknown_work():
+    for samples, says in ((0, "Its work is not known"), (50_000, "Its speed is not known")):
+        declared = replace(DECLARED, model="never_measured", samples=samples)
+        said = reason(running("1", {"k1": {"k80": 1}}, declaration=declared))
+        assert says in said
+        assert ("end unknown until its speed is measured" in said) == (samples > 0)

@@ -252,6 +252,9 @@ def doubts(done):
         ),
         ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --no-requeue", [], "--no-requeue keeps"),
         ("#HADAR gpus=1", ["--no-requeue"], ""),
+        # The command line has the last word.
+        ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --requeue", ["--no-requeue"], "--no-requeue keeps"),
+        ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --no-requeue", ["--requeue"], ""),
         (
             "#HADAR gpus=1 checkpoint=watch:/ck",
             ["--open-mode=truncate"],
