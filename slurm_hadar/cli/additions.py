@@ -335,11 +335,16 @@ def _large_enough(result: Additions, names: list[str], memory: int, site: Wrappe
     if not large and not unknown:
         best = max(site.memory_mb[name] for name in names)
         raise UsageError(
-            f"gpu_mem={memory}M is declared, and the largest GPU that may be used has {best}M"
+            f"gpu_mem={_size(memory)} is declared, and the largest GPU that may be used has "
+            f"{_size(best)}"
         )
     if not large:
         result.notes.append("gpu_mem is not enforced: the site does not say its GPUs' memory")
     return large or unknown
+
+
+def _size(memory_mb: int) -> str:
+    return f"{memory_mb}M" if memory_mb % 1024 else f"{memory_mb // 1024}G"
 
 
 def _make_movable(result: Additions, held: Settings) -> None:

@@ -237,12 +237,30 @@ def _of_the_types(types: Sequence[str], held: Settings, site: WrapperSite | None
             yield f"types={kind} is not known here; did you mean {near}?"
             return
     partition = held.get("partition") or site.default_partition
-    group = site.groups.get(partition)
+    group = _types_in(partition, site)
     kinds = [*dict.fromkeys(group.values())] if group else [*site.features]
     missing = [kind for kind in types if kind not in kinds]
-    if missing:
+    if missing == [*types] and "," in partition and group:
+        yield (
+            f"types={','.join(types)} and partition {partition}, which has {', '.join(kinds)}, "
+            "exclude each other, so Slurm starts the job nowhere; make them agree"
+        )
+    elif missing:
         place = f"partition {partition}" if group else "this site"
         yield f"types={','.join(missing)} has no effect: {place} has {', '.join(kinds)}"
+
+
+def _types_in(partition: str, site: WrapperSite) -> Mapping[str, str]:
+    """Partition -> GPU type, of those that a list of partitions stands for; empty where the type of
+    one of them is not known."""
+    members = {name: kind for group in site.groups.values() for name, kind in group.items()}
+    found: dict[str, str] = {}
+    for name in partition.split(","):
+        types = site.groups.get(name) or ({name: members[name]} if name in members else {})
+        if not types or (name not in site.groups and "," not in partition):
+            return {}
+        found.update(types)
+    return found
 
 
 def _looks_like(kind: str) -> str:

@@ -66,9 +66,11 @@ def left_out(
     now = declared_list(declared, config)
     was = steered.was if steered else {}
     waits = job.state is JobState.PENDING
-    if "Partition" in sent or not now:
+    if "Partition" in sent:
         return ""
     names = _list_of(job, steered)
+    if not now:
+        return _own_list(job, declared, config, names) if waits else ""
     if not waits and "Partition" not in was and names != list(declared.partitions):
         # Slurm shows the one in which it runs; the list is back once it is requeued.
         before = job.declaration or Declaration()
@@ -88,6 +90,22 @@ def left_out(
     return (
         f"its list of partitions stays {','.join(names)}, without {' and '.join(kinds)}{why}; "
         f"{'' if waits else 'once it waits again '}run: {command}"
+    )
+
+
+def _own_list(job: Job, declared: Declaration, config: Config, names: Collection[str]) -> str:
+    """The same of a waiting job with its owner's own list ``names``, each of one known type."""
+    types = {name: kind for group in group_types(config).values() for name, kind in group.items()}
+    if not names or not {*names} <= {*types}:
+        return ""
+    mine = {types[name] for name in names}
+    others = {kind: name for name, kind in types.items() if kind not in mine}
+    more = {kind: others[kind] for kind in declared.types if kind in others}
+    if not more:
+        return ""
+    return (
+        f"its list of partitions stays {','.join(names)}, without {' and '.join(more)}; "
+        f"run: scontrol update JobId={job.id} Partition={','.join((*names, *more.values()))}"
     )
 
 

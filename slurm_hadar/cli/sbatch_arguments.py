@@ -270,7 +270,11 @@ def settle(
             held.pop(name, None)
         else:
             held[name] = value
-    held.update(argv.options)
+    typed = dict(argv.options)
+    for one, other in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
+        if one in typed:
+            held.pop(other, None)
+    held.update(typed)
     return held
 
 

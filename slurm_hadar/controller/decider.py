@@ -19,7 +19,7 @@ from slurm_hadar.controller.observation.accounting_limits import AccountingLimit
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import forks, movability, shapes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
-from slurm_hadar.controller.snapshot.work import explained
+from slurm_hadar.controller.snapshot.work import explained, with_unknown_speeds
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State
@@ -66,8 +66,20 @@ class Decider:
         remembered = self._store.policy_state(self._config.controller.policy)
         plan, state = self._decide(shown.view, remembered)
         plan = shapes.shaped(forks.carried_out(plan, shown.view), shown)
-        plan = movability.explained(plan, shown.staying)
-        return PolicyAnswer(plan, explained(plan, shown.view.jobs.ids, shown.work), state)
+        fixed = {
+            id_: movability.why_no_option(target)
+            for id_, target in shown.schedulable.items()
+            if target.held
+        }
+        plan = movability.explained(plan, {**fixed, **shown.staying})
+        declaring = {
+            id_
+            for id_, target in shown.schedulable.items()
+            if target.job.declaration is not None and target.job.declaration.total_samples
+        }
+        ids = shown.view.jobs.ids
+        plan = with_unknown_speeds(plan, ids, shown.work, declaring)
+        return PolicyAnswer(plan, explained(plan, ids, shown.work), state)
 
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:
         """What has to be sent for it, as far as the guards allow."""

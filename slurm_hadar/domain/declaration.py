@@ -295,7 +295,7 @@ def _like(key: str) -> list[str]:
     # Only a mistake pays for its import.
     from difflib import get_close_matches
 
-    return get_close_matches(key[:30], KEYS, n=1)
+    return get_close_matches(key[:30], KEYS, n=1, cutoff=0.7)
 
 
 def _value(readers: dict[str, Callable[[str], object]], key: str, text: str, where: str) -> object:

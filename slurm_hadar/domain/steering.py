@@ -19,7 +19,8 @@ class Steering:
     is the policy's expectation; Slurm may choose others of the type. ``time`` is when it was
     decided, s since the epoch. ``was`` keeps the fields of the request as the user submitted them,
     by scontrol's names; ``wrote`` what we wrote there last, and ``foreign`` names the fields that
-    another user changed since: they stay as they are. ``unsure`` is what a field had before an
+    another user changed since: they stay as they are. ``listed`` is the list of partitions that the
+    job's owner wrote then, as it was last seen to wait. ``unsure`` is what a field had before an
     update that Slurm may or may not have taken. ``leased``: an earlier release made it wait
     for a begin time. ``until``: its list of partitions is shorter than it may be, and waits for the
     first of them up to this time; ``ends``: when it was then expected to end there; both s since
@@ -40,6 +41,14 @@ class Steering:
     until: float = 0.0
     ends: float = 0.0
     age_lost: bool = False
+    listed: tuple[str, ...] = ()
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Those of ``foreign`` that no move changes. A running job moves among the partitions of a
+        list that its owner wrote."""
+        moves = len(self.listed) > 1
+        return tuple(key for key in self.foreign if not (moves and key == "Partition"))
 
 
 def decode(admin_comment: str) -> Steering | None:
@@ -67,6 +76,7 @@ def decode(admin_comment: str) -> Steering | None:
             until=float(words.get("until", "0")),
             ends=float(words.get("ends", "0")),
             age_lost=words.get("age") == "lost",
+            listed=tuple(_parts(words.get("list", ""), ",")),
         )
     except ValueError:
         return None
@@ -91,6 +101,8 @@ def merge(admin_comment: str, steering: Steering) -> str:
         words["age"] = "lost"
     if steering.foreign:
         words["not"] = ",".join(steering.foreign)
+    if steering.listed:
+        words["list"] = ",".join(steering.listed)
     words |= {f"was.{key}": value for key, value in steering.was.items()}
     words |= {f"set.{key}": value for key, value in steering.wrote.items()}
     words |= {f"old.{key}": value for key, value in steering.unsure.items()}

@@ -6,6 +6,7 @@ names, and no job depends on being listed: the names that it writes first are kn
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -22,6 +23,9 @@ MOST = 200_000
 
 LEAST = 4096
 """What a small file counts for, in bytes: opening it costs as much, or more where it is shared."""
+
+_PROTOCOL = re.compile(r"\.?(?:plan|steer|progress|gpu|heartbeat|prices)\.")
+"""How the names of the files of controllers and jobs begin."""
 
 _Item = TypeVar("_Item")
 
@@ -70,6 +74,22 @@ class Listing:
                     if status.st_uid == uids[job]:
                         self.own.add(one)
                         yield job, status, path
+
+
+def why_not_given(folder: Path) -> str:
+    """Why no command should give a folder to the controller or open it to all users: it may be
+    another folder of the system; empty where nothing is known against it, and where it is gone."""
+    if os.path.islink(folder):  # noqa: PTH114
+        return f"{folder} is a symbolic link"
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MOST)]
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return f"what {folder} holds is not known"
+    other = min((name for name in names if not _PROTOCOL.match(name)), default="")
+    return f"{folder} holds other files ({other[:40]!a})" if other else ""
 
 
 def listing(folder: Path, most: int = MOST) -> Listing:

@@ -121,6 +121,25 @@ def test_a_list_that_no_tick_saw_is_its_owners_when_the_job_moves(site, narrowed
     assert site.where(id_) == {here}
 
 
+def test_a_job_moves_in_the_list_that_its_owner_reordered_before_the_first_tick(site):
+    site.until(site.all_nodes_answer)
+    site.controller.tick()
+    id_ = site.submit(words=["-p", "gpu", "--begin=now+1hour"])
+    names = site.job(id_).partitions[::-1]
+    typed(site, id_, f"Partition={','.join(names)}")
+    site.controller.tick()
+    assert site.job(id_).partitions == names
+    typed(site, id_, "StartTime=now")
+    site.until(lambda: site.trains(id_))
+    assert site.where(id_) == {names[0]}
+    site.want = {id_: {names[1]: 1}}
+    careful = site.another(site.with_settings(moving={"settle_s": 0.0}))
+    site.until(lambda: careful.tick() and site.job(id_).restarts == 1)
+    assert ended(site, id_, careful) == "moved"
+    site.until(lambda: careful.tick() and site.trains(id_, 1))
+    assert site.where(id_) == {names[1]}
+
+
 def test_a_list_that_no_tick_saw_is_its_owners_after_an_optout(site, narrowed):
     id_, kind = narrowed
     assert hadar(site.env, "optout", id_).returncode == 0

@@ -1,7 +1,7 @@
 """The difference between the plan and where running jobs are, cut by the guards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from slurm_hadar.config import Config
@@ -141,6 +141,7 @@ def stop(target: SchedulableJob, why: str, seen: Observed, config: Config) -> Ac
         return None
     job, steered = target.job, seen.steered(target.job.id)
     steering = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+    steering = replace(steering, listed=steered.listed)
     return Action(Kind.STOP, job, restored(job, steered, config), steering, why)
 
 
@@ -176,5 +177,6 @@ def move(
         batch=placement.batch or 0,
         wrote={key: fields.get(key, job_updates.current(target.job, key)) for key in was},
         foreign=steered.foreign,
+        listed=steered.listed,
     )
     return Action(Kind.MOVE, target.job, fields, steering, placement.reason, placement)

@@ -206,6 +206,7 @@ def _keep_unchanged(
             wrote={**was, **ours.wrote},
             unsure={**was, **unchanged.wrote},
             foreign=ours.foreign,
+            listed=ours.listed,
         )
         context.keep(job, maybe if _may_be_taken(error) else unchanged)
 

@@ -28,6 +28,7 @@ def action_details(action: Action) -> dict[str, object]:
         "was": dict(ours.was),
         "wrote": dict(ours.wrote),
         "foreign": list(ours.foreign),
+        "listed": list(ours.listed),
         "priority": action.job.priority,
         "from": {node: dict(gpus) for node, gpus in action.job.gpus.items()},
         "reason": action.reason,
@@ -63,9 +64,10 @@ def move_details(action: Action, recorded: Steering, store: Store) -> dict[str, 
 
 def _stood(action: Action, recorded: Steering) -> dict[str, str]:
     """Features and Partition of the request as the job's requeue shows them again. Of a job that
-    runs Slurm shows one partition: its list is known where we, or hbatch, wrote it. What Slurm may
-    not have taken is not known."""
+    runs Slurm shows one partition: its list is known where we, or hbatch, wrote it, or its owner
+    while a tick saw it wait. What Slurm may not have taken is not known."""
     listed = action.job.declaration.listed if action.job.declaration else ()
+    listed = recorded.listed or listed
     fields = {"Features": action.job.features}
     fields |= {"Partition": ",".join(listed)} if listed else {}
     fields |= recorded.wrote
@@ -108,6 +110,7 @@ def steering_of(details: object, now: float) -> Steering:
         was=found.get("was", {}),
         wrote=found.get("wrote", {}),
         foreign=tuple(found.get("foreign", ())),
+        listed=tuple(found.get("listed", ())),
         batch=batch_of_entry(found) or 0,
     )
 

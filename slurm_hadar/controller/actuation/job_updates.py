@@ -56,11 +56,11 @@ def fields(
         desired |= _copies(job, request, placement, pin)
         # Of a range such as 1-3 Slurm shows one end only, so it is said once in any case.
         new = {"NumNodes"} - set(was)
-    foreign = seen.steered(job.id).foreign
+    fixed = seen.steered(job.id).fixed
     return {
         key: value
         for key, value in desired.items()
-        if key not in foreign
+        if key not in fixed
         and key not in UNTIL_IT_RUNS
         and (key in new or value != current(job, key))
     }
@@ -71,8 +71,8 @@ def owner_forbids(
 ) -> bool:
     """Whether the placement needs another constraint, or other partitions in another order, than
     the owner set since."""
-    foreign = seen.steered(job.id).foreign
-    keys = [key for key in ("Features", "Partition") if key in foreign]
+    fixed = seen.steered(job.id).fixed
+    keys = [key for key in ("Features", "Partition") if key in fixed]
     if not keys:
         return False
     desired = _desired_fields(job, request, placement, seen, config)

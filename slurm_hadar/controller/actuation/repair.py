@@ -182,7 +182,10 @@ def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
     found = []
     for id_, ours in seen.steering.items():
         job = seen.jobs.get(id_)
-        if job is not None and ours.foreign and context.steering_of(job).foreign != ours.foreign:
+        if job is None or not ours.foreign:
+            continue
+        kept = context.steering_of(job)
+        if (kept.foreign, kept.listed) != (ours.foreign, ours.listed):
             found.append((job, ours))
     if context.in_the_job:
         updates = [context.update(job, {}, ours) for job, ours in found]

@@ -15,6 +15,7 @@ from slurm_hadar.controller.journal.notified_owners import FILE as ALERTS_FILE
 from slurm_hadar.controller.journal.state_errors import place_cause
 from slurm_hadar.controller.journal.store import FILE as STATE_FILE
 from slurm_hadar.controller.lock import IDENTITY, LOCK, controllers_uid
+from slurm_hadar.exchange.folder import why_not_given
 
 _STATE_NAMES = (LOCK, IDENTITY, ALERTS_FILE)
 """What lies in a state folder beside the state file and what SQLite keeps with it."""
@@ -146,19 +147,21 @@ def exchange_finding(config: Config, folder: Path, user: ControllerUser | None =
         )
     except OSError:
         found = None
+    unsafe = why_not_given(folder)
+    elsewhere = f"{unsafe}, so set site.exchange_dir to a folder of its own"
     if found is None or not stat.S_ISDIR(found.st_mode):
+        make = f"{user.cure_first}install -d -m 1777 -o {user.for_cure} {folder}"
         return Finding(
             "problem",
             f"exchange folder {folder} does not exist",
-            f"{user.cure_first}install -d -m 1777 -o {user.for_cure} {folder} on a file system "
-            "that all nodes share",
+            elsewhere if unsafe else f"{make} on a file system that all nodes share",
         )
     mode = stat.S_IMODE(found.st_mode)
     if config.site.rights != "user" and mode != 0o1777:
         return Finding(
             "problem",
             f"exchange folder {folder} has mode {mode:o}, jobs cannot answer",
-            f"chmod 1777 {folder}",
+            elsewhere if unsafe else f"chmod 1777 {folder}",
         )
     owner = found.st_uid
     controller = controllers_uid(config)
@@ -168,7 +171,14 @@ def exchange_finding(config: Config, folder: Path, user: ControllerUser | None =
             "problem",
             f"exchange folder {folder} belongs to {users.name_of(owner)}: only the owner of an "
             "open folder can replace or remove what others put there under the names of our files",
-            f"{user.cure_first}chown {name} {folder}",
+            elsewhere if unsafe else f"{user.cure_first}chown {name} {folder}",
+        )
+    if owner not in (controller, user.uid, 0):
+        return Finding(
+            "problem",
+            f"exchange folder {folder} belongs to {users.name_of(owner)}, who can replace and "
+            "remove all files in it",
+            "set site.exchange_dir to a folder of your own",
         )
     ours = owner == user.uid
     # The mode as well: access says nothing where root asks.
@@ -179,7 +189,7 @@ def exchange_finding(config: Config, folder: Path, user: ControllerUser | None =
             "problem",
             f"exchange folder {folder} has mode {mode:o}: {user.name} cannot use it",
             f"chmod u+rwx {folder}{reach}"
-            if ours
+            if ours and not unsafe
             else "set site.exchange_dir to a folder of your own",
         )
     return Finding("ok", f"exchange folder {folder}")

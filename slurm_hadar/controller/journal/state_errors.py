@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_hadar import users
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.exchange.folder import why_not_given
 from slurm_hadar.reports import formats
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -120,7 +121,7 @@ def _exchange_cause(folder: Path, error: OSError) -> str:
     if error.errno == errno.EROFS:
         return f"its file system is read-only (findmnt -T {folder}); mount it writable"
     if isinstance(error, FileNotFoundError):
-        return f"the folder is gone; mount it, or {make}"
+        return _not_given(folder) or f"the folder is gone; mount it, or {make}"
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file is in its place or above it; remove that, or set site.exchange_dir"
     if not isinstance(error, PermissionError):
@@ -130,7 +131,12 @@ def _exchange_cause(folder: Path, error: OSError) -> str:
     except OSError:
         above = next((one for one in folder.parents if os.access(one, os.X_OK)), folder)
         return f"let {_name(os.geteuid())} enter the folders below {above}"
-    return f"it belongs to {_name(owner)}; {make}"
+    return f"it belongs to {_name(owner)}; {_not_given(folder) or make}"
+
+
+def _not_given(folder: Path) -> str:
+    unsafe = why_not_given(folder)
+    return f"{unsafe}, so set site.exchange_dir to a folder of its own" if unsafe else ""
 
 
 def place_cause(folder: Path) -> str | None:

@@ -48,7 +48,7 @@ def declared_list(declaration: Declaration, config: Config) -> tuple[str, ...]:
 
 def submitted_lists(declaration: Declaration, config: Config) -> tuple[tuple[str, ...], ...]:
     """The partitions with which the job can have been submitted, as far as its owner's request and
-    hbatch go; their order says nothing. Empty where it is not recorded.
+    hbatch go; the order says something of a list that is recorded only. Empty where none is.
 
     Where hbatch, a plugin or ``hadar set`` recorded the list that it wrote, that one; else what the
     owner asked for, and what an earlier release wrote for the declared types.

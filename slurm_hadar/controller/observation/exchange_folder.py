@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_hadar import users
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange import progress
 from slurm_hadar.exchange.folder import MOST, FolderWindow, Listing
@@ -56,6 +57,7 @@ class ExchangeFolder:
         self._held: frozenset[str] = frozenset()
         """Of these, jobs whose names are held by others and could not be freed, as was said."""
         self._tidied_s = self._said_s = 0.0
+        self._owner_said_s = -_EVERY_S
 
     def read(self, jobs: Iterable[Job]) -> JobReports:
         """List it, and read what the managed ones of ``jobs`` left there; nothing where it does not
@@ -95,7 +97,7 @@ class ExchangeFolder:
         and not written for :data:`KEEP_S`, and only what this user may remove: their own files, and
         all where they own the folder. Returns what the operator should know.
         """
-        said = self._freed() + self._too_much(now)
+        said = self._freed() + self._too_much(now) + self._strangers(now)
         if now < self._tidied_s + _EVERY_S:
             return said
         old = self._outlived(jobs, seen_since(now - KEEP_S), now - KEEP_S)
@@ -110,6 +112,23 @@ class ExchangeFolder:
             files = formats.counted(removed, "file")
             said.append(f"{files} of ended jobs removed from {self._path}")
         return said
+
+    def _strangers(self, now: float) -> list[str]:
+        """That another user owns it, once an hour: only the owner of an open folder can replace
+        or remove what others put there."""
+        if not self._listed.names or now < self._owner_said_s + _EVERY_S:
+            return []
+        try:
+            owner = self._path.stat().st_uid
+        except OSError:
+            return []
+        if owner in (os.geteuid(), 0):
+            return []
+        self._owner_said_s = now
+        return [
+            f"exchange folder {self._path} belongs to {users.name_of(owner)}, who can replace and "
+            "remove all files in it; see: hadar check"
+        ]
 
     def _too_much(self, now: float) -> list[str]:
         """What is not read, once an hour."""

@@ -121,10 +121,21 @@ def without_foreign(
         known = ours.get(id_, _NOTHING)
         changed = changed_by_others(job, known, config, now)
         if changed:
-            found[id_] = given_up(known, changed)
+            found[id_] = given_up(known, changed, job)
             if "Partition" in changed and _opened_by_owner(job):
                 found[id_] = _anew(found[id_], known)
+        elif _has_later_list(job, known):
+            found[id_] = replace(known, listed=job.partitions)
     return found
+
+
+def _has_later_list(job: Job, known: Steering) -> bool:
+    """Whether a waiting job has another list of its owner's than the one that is kept. Slurm puts
+    the one first in which it ran."""
+    if job.state is not JobState.PENDING or "Partition" not in known.foreign:
+        return False
+    reordered = job.restarts > 0 and set(job.partitions) == {*known.listed}
+    return job.partitions != known.listed and not (reordered or _ours(known, "Partition"))
 
 
 def _opened_by_owner(job: Job) -> bool:
@@ -137,10 +148,11 @@ def _opened_by_owner(job: Job) -> bool:
 def _anew(given: Steering, known: Steering) -> Steering:
     """With the partitions as of a job that was not steered yet."""
     foreign = tuple(key for key in given.foreign if key != "Partition" or key in known.foreign)
-    return replace(given, foreign=foreign, until=0.0, ends=0.0)
+    listed = given.listed if "Partition" in foreign else ()
+    return replace(given, foreign=foreign, until=0.0, ends=0.0, listed=listed)
 
 
-def given_up(known: Steering, fields: Collection[str]) -> Steering:
+def given_up(known: Steering, fields: Collection[str], job: Job) -> Steering:
     """With these fields left as another user changed them."""
     if not fields:
         return known
@@ -149,12 +161,15 @@ def given_up(known: Steering, fields: Collection[str]) -> Steering:
         return {key: value for key, value in values.items() if key not in fields}
 
     more = (key for key in fields if key not in known.foreign)
+    # Of a job that runs Slurm shows the one only in which it does.
+    listed = job.partitions if job.state is JobState.PENDING else ()
     return replace(
         known,
         was=rest(known.was),
         wrote=rest(known.wrote),
         unsure=rest(known.unsure),
         foreign=(*known.foreign, *more),
+        listed=listed if "Partition" in fields else known.listed,
     )
 
 
@@ -180,11 +195,14 @@ def changed_by_others(job: Job, known: Steering, config: Config, now: float) -> 
 
 def _another_list(job: Job, known: Steering, config: Config) -> bool:
     """Whether a job of which we wrote no list waits in other partitions than it was submitted with,
-    as far as that is recorded."""
+    as far as that is recorded, or in another order than hbatch recorded. Slurm puts the one first
+    in which a job ran."""
     if _ours(known, "Partition") or "Partition" in known.foreign or job.declaration is None:
         return False
     if job.partitions == job.declaration.listed:
         return False
+    if job.declaration.listed and not job.restarts:
+        return True
     lists = submitted_lists(job.declaration, config)
     return bool(lists) and all(set(job.partitions) != set(one) for one in lists)
 

@@ -251,7 +251,7 @@ def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pro
         )
     elif not job.requeue:
         yield Problem(
-            "it was submitted with --no-requeue, so it cannot be moved",
+            "Slurm may not requeue it (Requeue=0, as by --no-requeue), so it cannot be moved",
             (f"scontrol update JobId={job.id} Requeue=1",),
         )
     elif declared.pin:

@@ -356,7 +356,7 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
     if not was or not (runs or job.state is JobState.PENDING):
         return notes
     if runs and not job.requeue:
-        return [*notes, "By hand: nothing while it runs, as it was submitted with --no-requeue"]
+        return [*notes, "By hand: nothing while it runs, as Requeue=0 (--no-requeue)"]
     was = within_types(job, seen.record_of(job.id), was, config, keeps_list=False)
     # A begin time would clear the age of a job that waits.
     fields = {**was, "StartTime": "now"} if runs else was

@@ -7,6 +7,7 @@ from math import isfinite
 import numpy as np
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import bills
 from slurm_hadar.controller.snapshot.eligibility import (
@@ -112,7 +113,11 @@ def _why_not_used(
         default=0,
     )
     if not most:
-        closed = "its partitions, its constraint or a reservation leave it no node of this type"
+        closed = _owners_list(target, kind, where)
+        closed = (
+            closed
+            or "its partitions, its constraint or a reservation leave it no node of this type"
+        )
         return where.omitted.get(kind, closed)
     if target.request.most_nodes == 1 and view.counts[cell[1]] > most:
         return f"no node that it may have has more than {formats.counted(most, 'GPU')} of this type"
@@ -130,6 +135,25 @@ def _why_not_used(
     return f"the rest of its work does not fit in its time limit there{requeues}"
 
 
+def _owners_list(target: SchedulableJob, kind: str, where: _Round) -> str:
+    """That partitions which the job's owner set have no node of a type, and what sets others; empty
+    where it is not that."""
+    job, names, config = target.job, target.request.partitions, where.config
+    if "Partition" not in where.seen.steered(job.id).foreign or kind in _types(
+        {*names}, where.seen
+    ):
+        return ""
+    said = f"its owner chose the partition{'s'[: len(names) > 1]} {','.join(names)} (scontrol)"
+    declared = job.declaration or Declaration()
+    every = declared_list(declared, config)
+    # hbatch's own list is ordered again.
+    opens = declared.listed if kind in _types({*declared.listed}, where.seen) else every
+    if kind not in _types({*opens}, where.seen):
+        return said
+    when = "" if job.state is JobState.PENDING else "once it waits again, "
+    return f"{said}; {when}scontrol update JobId={job.id} Partition={','.join(opens)} opens others"
+
+
 _RETURNED = (
     "its list of partitions omits it, as by a table it is far slower there; by measured speeds it "
     "is not, so an active controller adds it"
@@ -141,6 +165,9 @@ def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> 
     list of partitions of a job with ``types=any`` omits for their speed."""
     target = shown.schedulable.get(id_)
     if target is None or target.job.declaration is None:
+        return {}
+    if "Partition" in seen.steered(id_).foreign:
+        # It is its owner's list.
         return {}
     groups, listed = config.partitions.groups, set(target.request.partitions)
     members = {name for one in target.job.declaration.partitions for name in groups.get(one, ())}

@@ -80,7 +80,9 @@ def why_not(job: Job, config: Config, record: ChainRecord) -> str | None:
     if declared.pin:
         return "its owner pinned it"
     if not job.requeue or job.expedited:
-        return "it was submitted with --no-requeue or --requeue=expedite"
+        return (
+            "Slurm may not requeue it (Requeue=0, as by --no-requeue) or it has --requeue=expedite"
+        )
     if job.time_limit_s < 2 * (_wait_s(job, config) + _MARGIN_S):
         return "its time limit is shorter than twice the time that a save may take"
     if record.done(job) >= declared.max_requeues:

@@ -6,8 +6,9 @@ from math import inf, isfinite
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import at_risk
-from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob, by_type
 from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.reports import formats
@@ -53,6 +54,25 @@ def explained(plan: Plan, reasons: dict[str, str]) -> Plan:
         for id_, placement in plan.placements.items()
     }
     return replace(plan, placements=found)
+
+
+def why_no_option(target: SchedulableJob) -> str:
+    """Why policies keep a job where it is that may be moved: what it has is no type and number that
+    it may ask for."""
+    job, want = target.job, target.request
+    held = by_type(target.held)
+    if len(held) > 1:
+        kinds = " and ".join(f"{number} x {kind}" for kind, number in sorted(held.items()))
+        return f"its nodes have GPUs of different types ({kinds})"
+    count = sum(held.values())
+    declared = job.declaration or Declaration()
+    if declared.gpus is not None and want.copies[1] == 1 and count not in want.counts:
+        has, gpus = formats.counted(count, "GPU"), declared.assignments()["gpus"]
+        return f"it has {has} and gpus={gpus} is declared; hadar set {job.id} gpus={count}"
+    return (
+        "its partitions, its constraint, its time limit or a reservation leave no plan for the "
+        f"{formats.counted(count, 'GPU')} that it has"
+    )
 
 
 def _settles_at(job: Job, past: ControllerHistory) -> float:
@@ -106,7 +126,7 @@ def _consent(job: Job, seen: Observed, config: Config) -> str:
             return f"a stop now would cost more work than {may_lose}"
         return at_risk.why_unknown(job, progress, seen.now)
     if not job.requeue:
-        return "it was submitted with --no-requeue"
+        return "Slurm may not requeue it (Requeue=0, as by --no-requeue)"
     if job.expedited:
         return "Slurm does not requeue it as others (--requeue=expedite)"
     if job.external:

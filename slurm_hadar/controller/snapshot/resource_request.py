@@ -218,6 +218,8 @@ def _partitions(
     """The owner's partitions. Of a job that runs Slurm shows only the one in which it does."""
     if "Partition" in steered.was:
         return tuple(steered.was["Partition"].split(","))
+    if job.state is not JobState.PENDING and set(job.partitions) <= {*steered.listed}:
+        return steered.listed
     declared = job.declaration.partitions if job.declaration else ()
     if job.state is JobState.PENDING or not declared or "Partition" in steered.foreign:
         return job.partitions

@@ -1,7 +1,7 @@
 """How much work each job is, and how much of it is done: what its owner declared, set against what
 it received."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,10 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray
 from slurm_hadar.profiles.rates import Rates
+
+END_UNKNOWN = "end unknown"
+WORK_UNKNOWN = "Its work is"
+"""How policies, which know of no declaration, begin what they say of such a job."""
 
 _OVERRUN = 1.5
 """Work received over work declared, above which the declaration counts no more."""
@@ -139,6 +143,26 @@ def explained(plan: Plan, ids: Sequence[str], work: JobWork) -> Plan:
     for row in np.flatnonzero(work.estimated):
         said[ids[int(row)]] = said.get(ids[int(row)], "") + ESTIMATED
     return with_sentences(plan, said)
+
+
+def with_unknown_speeds(
+    plan: Plan, ids: Sequence[str], work: JobWork, declaring: Collection[str]
+) -> Plan:
+    """The plan, where jobs of which only the speed is unknown are not called jobs of unknown work.
+    ``declaring``: the jobs that declare their work."""
+    rows = np.flatnonzero(work.unknown & (work.declared <= 0))
+    untimed = {ids[int(row)] for row in rows} & {*declaring}
+
+    def said(reason: str) -> str:
+        reason = reason.replace(WORK_UNKNOWN, "Its speed is")
+        return reason.replace(END_UNKNOWN, f"{END_UNKNOWN} until its speed is measured", 1)
+
+    placements = {
+        id_: replace(placement, reason=said(placement.reason)) if id_ in untimed else placement
+        for id_, placement in plan.placements.items()
+    }
+    waiting = {id_: said(why) if id_ in untimed else why for id_, why in plan.waiting.items()}
+    return replace(plan, placements=placements, waiting=waiting)
 
 
 def with_sentences(plan: Plan, said: Mapping[str, str]) -> Plan:

@@ -184,9 +184,9 @@ class _Words:
             return "; no other placement has more value for it"
         words = f"; next best {self._compared(job, other)}"
         if self._likes[job, other] > self._likes[job, at]:
-            cost = f"which costs {self.view.jobs.restart_s[job]:.0f} s"
+            cost = f"{self.view.jobs.restart_s[job]:.0f} s"
             # Between two choices all stay where they are, whatever is free since.
-            words += f", but when places were last chosen taken or not worth a move, {cost}"
+            words += f"; when places were last chosen it was taken, or not worth a move ({cost})"
         return words
 
     def _instead(self, job: int, at: int) -> str:

@@ -310,7 +310,9 @@ def waits(typed, declaration=OF_GPU, **more):
     ("one", "theirs"),
     [
         (waits(HBATCHS), False),
-        (waits(LIST), False),
+        # The same ones in another order, and as Slurm shows it once it ran.
+        (waits(LIST), True),
+        (waits(LIST, restarts=1), False),
         (waits(("k80",)), True),
         (waits(("gpu",)), True),
         (waits(("k80",), restarts=1), True),
@@ -325,7 +327,8 @@ def waits(typed, declaration=OF_GPU, **more):
 )
 def test_a_waiting_job_that_no_tick_steered_keeps_its_owners_list(grouped, one, theirs):
     found = steering_store.without_foreign({}, {"1": one}, grouped.config, (), NOW)
-    assert found == ({"1": Steering(foreign=("Partition",))} if theirs else {})
+    ours = Steering(foreign=("Partition",), listed=one.partitions)
+    assert found == ({"1": ours} if theirs else {})
     assert steering_store.without_foreign({}, {"1": one}, grouped.config, {"1"}, NOW) == {}
 
 

@@ -113,7 +113,7 @@ def test_it_is_kept_before_the_job_runs_and_outlives_the_move(context):
     action = Action(Kind.MOVE, changed(), {}, replace(ours, gpus={"p100": 1}), "why")
     ask_to_save(context, action, False, NOW)
     (entry,) = context.store.open_entries()
-    assert entry.details["stood"] == {"Features": "v100"}
+    assert entry.details["stood"] == {"Features": "v100", "Partition": "k80,v100"}
     assert set(steering_of(entry.details, NOW).foreign) == {"Features", "Partition"}
 
 

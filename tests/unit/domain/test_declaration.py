@@ -102,6 +102,7 @@ def test_the_example_of_the_documentation():
         ("gpu=3", "did you mean gpus?"),
         ("tipes=any", "did you mean types?"),
         ("colour=red", "known keys: model"),
+        ("bogus=3", "known keys: model"),
         ("gpus=1-", "'gpus=1-' is a range without its end; write 'gpus=1', or the end"),
         ("batch=64:", "a range without its end"),
         ("gpus=4-1", "smaller number first"),

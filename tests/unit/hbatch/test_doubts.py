@@ -252,6 +252,9 @@ def doubts(done):
         ),
         ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --no-requeue", [], "--no-requeue keeps"),
         ("#HADAR gpus=1", ["--no-requeue"], ""),
+        # The command line has the last word.
+        ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --requeue", ["--no-requeue"], "--no-requeue keeps"),
+        ("#HADAR gpus=1 checkpoint=yes\n#SBATCH --no-requeue", ["--requeue"], ""),
         (
             "#HADAR gpus=1 checkpoint=watch:/ck",
             ["--open-mode=truncate"],
@@ -514,3 +517,19 @@ def test_a_job_that_is_not_steered_is_not_just_called_managed(place):
     assert remark.startswith("hbatch: the job will be managed, but not steered: no controller")
     (remark,) = lines(submitted(place, "#HADAR types=any", "-N2", "--gpus-per-node=2"))
     assert "not steered" not in remark
+
+
+def test_types_that_a_typed_list_excludes_are_named_before_slurm_refuses_them(place):
+    groups = {"gpu": {"v": "v100", "w": "v100", "k": "k80"}}
+    text = "#HADAR gpus=1 types=k80"
+    (line,) = doubts(submitted(place, text, "-p", "w,v", groups=groups))
+    assert "types=k80 and partition w,v, which has v100, exclude each other" in line
+    for names in ("v,k", "v,other"):
+        assert doubts(submitted(place, text, "-p", names, groups=groups)) == []
+
+
+@pytest.mark.parametrize("asked", ["--gres=gpu:1", "--gpus-per-node=1", "--gpus=1"])
+@pytest.mark.parametrize("declared", ["2", "2-4"])
+def test_a_request_for_fewer_gpus_than_declared_is_named(place, asked, declared):
+    (line,) = doubts(submitted(place, "", asked, f"--hadar-gpus={declared}"))
+    assert f"{asked} asks for 1 of the GPUs and gpus={declared} is declared" in line

@@ -601,7 +601,10 @@ def test_a_typed_request_keeps_the_partition_without_a_controller_that_takes_lis
     [
         ("gpus=1 types=h100", "partition gpu has v100, a100"),
         ("gpus=1 types=k80", "partition gpu has v100, a100"),
-        ("gpus=1 gpu_mem=90G", "40960M"),
+        (
+            "gpus=1 gpu_mem=90G",
+            "gpu_mem=90G is declared, and the largest GPU that may be used has 40G",
+        ),
     ],
 )
 def test_a_group_without_such_gpus_is_an_error(words, says):

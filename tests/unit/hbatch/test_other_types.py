@@ -217,3 +217,24 @@ def test_of_a_job_that_cannot_be_changed_now_it_is_recorded(state, features, ste
 def test_types_that_the_site_does_not_have_are_an_error():
     with pytest.raises(UsageError, match="types=h100"):
         changed(job(), Declaration(types=("h100",)))
+
+
+@pytest.mark.parametrize(
+    ("types", "names", "says"),
+    [
+        (
+            ("v100", "k80"),
+            ("volta",),
+            "stays volta, without k80; run: scontrol update JobId=1 Part",
+        ),
+        (("v100", "k80"), ("volta", "k80"), ""),
+        (("k80",), ("volta", "other"), ""),
+        (("any",), ("volta",), ""),
+    ],
+)
+def test_a_typed_list_that_keeps_a_job_from_a_declared_type_is_named(types, names, says):
+    one = job(Declaration(types=("v100",)), features="", partitions=names)
+    said = left_out(one, Declaration(types=types), SITE, None, ())
+    assert says in said and bool(said) == bool(says)
+    there = replace(one, state=JobState.RUNNING)
+    assert left_out(there, Declaration(types=types), SITE, None, ()) == ""

@@ -74,8 +74,8 @@ def test_the_reason_of_a_job_of_unknown_work_is_two_short_sentences() -> None:
     stays, moves = (plan.placements["j0"].reason for plan in found)
     assert stays == (
         "stays on 1 x fast (n0), end unknown; gain 0.576 = value 0.576 - price 0; next best "
-        "1 x middle, value 0.81 - price 0, but when places were last chosen taken or not worth a "
-        "move, which costs 100 s. Its work is "
+        "1 x middle, value 0.81 - price 0; when places were last chosen it was taken, or not worth "
+        "a move (100 s). Its work is "
         "not known, so after 5 restarts so far another placement needs 2.2 times the value"
     )
     assert moves == (

@@ -244,6 +244,7 @@ def recorded(job: Job, fields: Mapping[str, str], steered: Steering, seen: Obser
         was=was,
         wrote=wrote,
         foreign=steered.foreign,
+        listed=steered.listed,
         age_lost=is_changed and list_updates.takes_age(job, seen),
     )
 

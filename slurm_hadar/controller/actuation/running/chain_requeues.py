@@ -80,4 +80,5 @@ def _still_starting(job: Job, seen: Observed) -> bool:
 def _action(job: Job, seen: Observed, config: Config) -> Action:
     steered = seen.steered(job.id)
     ours = Steering(time=seen.now, moves=steered.moves, foreign=steered.foreign)
+    ours = replace(ours, listed=steered.listed)
     return Action(Kind.CHAIN, job, restored(job, steered, config), ours, REASON)

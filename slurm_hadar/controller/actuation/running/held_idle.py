@@ -5,7 +5,7 @@ nothing the job is stopped as a policy stops one: it saves, is requeued, and wai
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -134,5 +134,6 @@ def _why(job: Job, known: IdleRecord) -> str:
 def _action(job: Job, seen: Observed, config: Config, known: IdleRecord) -> Action:
     steered = seen.steered(job.id)
     ours = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+    ours = replace(ours, listed=steered.listed)
     fields = restored(job, steered, config)
     return Action(Kind.STOP_IDLE, job, fields, ours, _why(job, known))

@@ -92,7 +92,7 @@ def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Re
         stays = _stays_so((*theirs, *(["its begin time"] if begins else [])))
         left = excluded or stays
         known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
-        known = steering_store.given_up(known, theirs)
+        known = steering_store.given_up(known, theirs, job)
         changes: dict[str, str] = {}
         sure = known
         if excluded:
