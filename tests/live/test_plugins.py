@@ -370,7 +370,7 @@ def test_types_are_a_list_where_a_partition_stands_for_one_per_type(site, plugin
         assert (found["Partition"], found["Features"]) == ("v100,p100", ""), more
         record = "[hadar1 types=v100,p100 partitions=gpu listed=v100,p100]"
         assert found["Comment"] == record, more
-        assert takes_back(site, found["JobId"]) == ("gpu", ""), more
+        assert takes_back(site, found["JobId"]) == ("gpu", "v100|p100"), more
     for more in (
         ("--gres=gpu:1", "-N2"),
         ("--gres=gpu:1", "-n2"),
