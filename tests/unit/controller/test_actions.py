@@ -250,7 +250,7 @@ TWO = GpuRequest(per_node={UNTYPED: 2})
 @pytest.mark.parametrize("expected_s", [0.0, NOW + 3600])
 @pytest.mark.parametrize("managed", [True, False])
 def test_a_job_moves_only_to_what_nobody_who_waits_can_use(managed, expected_s):
-    """Until it starts again Slurm gives it to whoever is next, whatever his priority. So too where
+    """Until it starts again Slurm gives it to the next job that fits, of any priority. So too where
     backfill expects a later start: what is free now may have become so since its last pass."""
     other = job("9", uid=1001, priority=1) if managed else ordinary(priority=1)
     other = replace(other, start_s=expected_s)

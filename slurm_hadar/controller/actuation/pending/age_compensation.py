@@ -116,7 +116,7 @@ def _with_age(action: Action, points: int) -> Action:
 
 def _is_ours(job: Job | None, action: Action) -> bool:
     """Whether the job still waits with the Nice that we sent: also one that its owner has held, or
-    taken out of our hands, meanwhile."""
+    opted out, meanwhile."""
     return (
         job is not None and job.state is JobState.PENDING and str(job.nice) == action.fields["Nice"]
     )
