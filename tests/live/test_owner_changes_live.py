@@ -201,6 +201,28 @@ def test_features_that_its_owner_sets_while_it_waits_hold(site, declared, words)
     assert site.job(id_).features == "k80" and site.where(id_) == {"k80"}
 
 
+def test_features_that_its_owner_sets_and_clears_again_open_no_excluded_type(site):
+    """Slurm starts it nowhere meanwhile: the last partition of its list has no node with them."""
+    site.until(site.all_nodes_answer)
+    others = [site.plain("-p", kind) for kind in ("v100", "k80") for _ in range(2)]
+    site.controller.tick()
+    id_ = site.submit(declared="types=v100,k80", words=["-p", "gpu"])
+    assert {*site.job(id_).partitions} == {"v100", "k80"}
+    first = site.job(id_).partitions[0]
+    typed(site, id_, f"Features={first}")
+    site.until(lambda: site.job(id_).reason == "BadConstraints")
+    site.until(lambda: site.patient_tick() and site.job(id_).partitions == (first,))
+    site.until(lambda: site.job(id_).reason != "BadConstraints" and not site.job(id_).held)
+    assert site.job(id_).features == first
+    typed(site, id_, "Features=")
+    site.until(lambda: site.patient_tick() and {*site.job(id_).partitions} == {"v100", "k80"})
+    time.sleep(3.0)
+    assert not site.where(id_), "a p100 is idle, and excluded"
+    site.ended(*others)
+    site.until(lambda: site.patient_tick() and site.trains(id_))
+    assert site.where(id_) <= {"v100", "k80"}
+
+
 def test_a_begin_time_set_during_a_move_stays(site, moving):
     id_, _, _, careful = moving
     site.until(lambda: site.job(id_).state is JobState.PENDING)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
 from slurm_hadar.controller.actuation.move_steps import ended_with, reported_saved
-from slurm_hadar.controller.actuation.restored_request import restored
+from slurm_hadar.controller.actuation.restored_request import restored_where_it_fits
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.domain import steering
@@ -134,7 +134,8 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     def owners(job: Job) -> dict[str, str]:
         steered = seen.steered(job.id)
         was = job_updates.asked_for(job, steered, context.config)
-        return restored(job, replace(steered, was=was), context.config, keeps_list=False)
+        fields = job_updates.undo_fields(job, replace(steered, was=was))
+        return restored_where_it_fits(job, steered, fields, context.config)
 
     def undo(job: Job) -> str:
         steered = seen.steered(job.id)
@@ -150,7 +151,10 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
             until=0.0,
             ends=0.0,
         )
-        if "Partition" in fields and "Partition" not in steered.was:
+        owners_names = job_updates.asked_for(job, steered, context.config).get("Partition", "")
+        if fields.get("Partition", owners_names) != owners_names:
+            ours = replace(ours, was={**steered.was, "Partition": owners_names})
+        elif "Partition" in fields and "Partition" not in steered.was:
             # hbatch's list, which is not written a second time.
             ours = replace(ours, foreign=(*steered.foreign, "Partition"))
         if job.eligible_s > seen.now or not fields:

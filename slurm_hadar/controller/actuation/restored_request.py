@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.job_updates import asked_for
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, allows, with_feature
 from slurm_hadar.controller.snapshot.resource_request import declares, features_of
 from slurm_hadar.domain.job import Job, JobState
@@ -62,6 +63,41 @@ def within_types(
         found.pop("Partition", None)
         return found
     return found | {"Features": more}
+
+
+def restored_where_it_fits(
+    job: Job, steered: Steering, fields: Mapping[str, str], config: Config
+) -> job_updates.Fields:
+    """``fields``, which restore the request of a waiting job that fits nowhere in a partition of
+    its list: with a list that fits, where the owner's features are what does not fit the present
+    one; else as :func:`within_types`, without a list."""
+    features = fields.get("Features", job.features)
+    names = fitting_list(job, steered, features, config) if features else ()
+    if names and {*names} != {*job.partitions}:
+        return {**fields, "Partition": ",".join(names)}
+    return within_types(job, steered, fields, config, keeps_list=False)
+
+
+def fitting_list(job: Job, steered: Steering, features: str, config: Config) -> tuple[str, ...]:
+    """The partitions of one GPU type in which a waiting job can run: of the types that its owner
+    accepts those that ``features`` allow too, in the order of the submit. Slurm holds a job with
+    the reason BadConstraints where one partition of its list has no node with these features.
+
+    Empty where the owner set the partitions, or asked for no group of the site, or where no type
+    is left.
+    """
+    declaration = job.declaration
+    if declaration is None or job.request.typed or "Partition" in steered.foreign:
+        return ()
+    owners = asked_for(job, steered, config).get("Partition", "")
+    members = group_types(config).get(owners, {})
+    first = [name for name in declaration.listed if name in members]
+    return tuple(
+        name
+        for name in dict.fromkeys((*first, *members))
+        if declares(declaration, members[name], config)
+        and not _excludes(features, {members[name]}, config)
+    )
 
 
 _SAY_TYPES = frozenset({"Features", "Partition"})

@@ -4,10 +4,11 @@ import os
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job, nodes, running
+from hand_made import NOW, config, job, nodes, running, seen
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
+from slurm_hadar.controller.actuation.pending.hint_updates import recorded
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
@@ -330,6 +331,18 @@ def test_a_waiting_job_that_no_tick_steered_keeps_its_owners_list(grouped, one, 
     ours = Steering(foreign=("Partition",), listed=one.partitions)
     assert found == ({"1": ours} if theirs else {})
     assert steering_store.without_foreign({}, {"1": one}, grouped.config, {"1"}, NOW) == {}
+
+
+def test_the_partition_that_a_tick_restored_is_not_taken_for_the_owners_change(grouped):
+    """Deep in the queue the group stands in place of hbatch's list, with features of the types."""
+    fields = {"Partition": "gpu", "Features": "v100|k80"}
+    ours = recorded(waits(HBATCHS), fields, Steering(), seen([]))
+    assert ours.was["Partition"] and ours.wrote["Partition"] == "gpu"
+    for names, theirs in ((("gpu",), False), (("p100",), True)):
+        back = waits(names, features="")
+        assert (
+            "Partition" in steering_store.changed_by_others(back, ours, grouped.config, NOW)
+        ) is theirs
 
 
 # -- the begin time ------------------------------------------------------------------------------

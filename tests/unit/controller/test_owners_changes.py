@@ -178,6 +178,26 @@ def test_after_an_undo_a_change_of_the_owner_is_his(context):
         assert ("Features" in believed(context, ours, now).foreign) is his
 
 
+def test_features_that_its_owner_sets_and_clears_leave_it_the_types_that_he_accepts(context):
+    """Slurm holds a job with the reason BadConstraints where a partition of its list has no node
+    with its features."""
+    some = Declaration(types=("v100", "k80"), partitions=("gpu",), listed=("v100", "k80"))
+    held = job("1", features="k80", partitions=("v100", "k80"), held=True, priority=0,
+               declaration=some, reason="BadConstraints")  # fmt: skip
+    assert repair.undo_impossible_placements(context, seen([held], steering={}))
+    assert context.cluster.sent[0]["Partition"] == "k80"
+    ours = decode(context.store.steerings(["1"])["1"])
+    assert ours.was == {"Partition": "gpu"} and "Partition" not in ours.foreign
+    # Other features, while a tick has not steered it.
+    other = replace(held, features="v100", partitions=("k80",))
+    assert repair.undo_impossible_placements(context, seen([other], steering={"1": ours}))
+    assert context.cluster.sent[-2]["Partition"] == "v100"
+    ours = decode(context.store.steerings(["1"])["1"])
+    free = replace(held, features="", partitions=("v100",), held=False, priority=1, reason="")
+    shown = seen([free], steering={"1": believed(context, ours, free)})
+    assert hinted(decide(shown, {}, context.config))["1"] == {"Partition": "v100,k80"}
+
+
 def test_after_an_update_without_an_answer_a_change_of_the_owner_is_his(context):
     before = Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "v100,k80"})
     waits = job("1", partitions=("v100", "k80"), declaration=ALL)

@@ -6,7 +6,11 @@ import pytest
 from hand_made import NOW, config, decide, hinted, job, look, running, seen
 
 from slurm_hadar.controller.actuation import actions, owner_changes
-from slurm_hadar.controller.actuation.restored_request import restored, within_types
+from slurm_hadar.controller.actuation.restored_request import (
+    fitting_list,
+    restored,
+    within_types,
+)
 from slurm_hadar.controller.actuation.running import chain_requeues
 from slurm_hadar.controller.overdue import widen
 from slurm_hadar.controller.presentation.job_explanation import undo
@@ -165,6 +169,41 @@ def test_an_optout_gives_the_owners_partition_with_features_of_the_types(known):
     again = declaration.parse(["off=no", "types=k80"], "job 1", left)
     target = look(seen([replace(back, declaration=again)]), SITE).schedulable["1"]
     assert target.request.constraint == "" and target.request.types == ("k80",)
+
+
+@pytest.mark.parametrize("more", [{}, *EXCLUDED])
+@pytest.mark.parametrize("foreign", [(), ("Features",)])
+def test_a_waiting_job_whose_features_are_gone_gets_the_list_of_its_types(more, foreign):
+    """It waits in its owner's partition, which features beside it limited to some types."""
+    known = Steering(time=NOW - 60, foreign=foreign)
+    shown = seen([waiting(known=known, partitions=("gpu",), restarts=0, **more)])
+    assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "v100,k80"}
+    its_own = seen([waiting(known=known, partitions=("gpu",), features="k80", **EXCLUDED[0])])
+    assert hinted(decide(its_own, {}, SITE)) == {}
+
+
+def test_partitions_that_its_owner_set_stay_whatever_the_types():
+    known = Steering(time=NOW - 60, foreign=("Partition",))
+    shown = seen([waiting(known=known, partitions=("gpu",), **EXCLUDED[0])])
+    assert hinted(decide(shown, {}, SITE)) == {}
+
+
+@pytest.mark.parametrize(
+    ("features", "names"),
+    [
+        ("k80", ("k80",)),
+        ("v100|p100", ("v100",)),
+        ("k80&ib", ("k80",)),
+        # No type is left, or only Slurm can read it.
+        ("p100", ()),
+        ("[k80*2]", LIST),
+    ],
+)
+def test_a_list_fits_the_features_that_its_owner_has_set(features, names):
+    for known in (Steering(), MOVED):
+        assert fitting_list(waiting(known=known), known, features, SITE) == names
+    his = replace(MOVED, was={}, wrote={}, foreign=("Partition",))
+    assert fitting_list(waiting(known=his), his, features, SITE) == ()
 
 
 def test_the_commands_that_give_a_request_back_by_hand_say_the_types():

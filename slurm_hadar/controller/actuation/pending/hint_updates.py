@@ -10,7 +10,10 @@ from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending import list_updates
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
-from slurm_hadar.controller.actuation.restored_request import within_types
+from slurm_hadar.controller.actuation.restored_request import (
+    restored_where_it_fits,
+    within_types,
+)
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
@@ -195,8 +198,13 @@ def _fields(
         if steered.wrote.get("Features") == job.features:
             fields.pop("Features", None)
     else:
-        keeps_list = not _is_unfit(job, seen)
-        fields = within_types(job, steered, fields, config, keeps_list=keeps_list)
+        # Also of a job that has its owner's partition: the features beside it may be gone.
+        present = job_updates.current(job, "Partition")
+        fields = {"Partition": present, **fields}
+        limited = restored_where_it_fits if _has_unfit_reason(job) else within_types
+        fields = limited(job, steered, fields, config)
+        if fields.get("Partition") == present:
+            del fields["Partition"]
     return fields, False
 
 
@@ -236,6 +244,9 @@ def recorded(job: Job, fields: Mapping[str, str], steered: Steering, seen: Obser
         key: value
         for key, value in job_updates.originals(job, fields, steered.was).items()
         if fields.get(key, job_updates.present(job, steered, key)) != value
+        # Beside the list that hbatch recorded its owner's partition would look like the owner's
+        # own change.
+        or (key == "Partition" and key in fields and _listed(job) not in ("", value))
     }
     wrote = {key: fields.get(key, job_updates.present(job, steered, key)) for key in was}
     return Steering(
@@ -247,6 +258,11 @@ def recorded(job: Job, fields: Mapping[str, str], steered: Steering, seen: Obser
         listed=steered.listed,
         age_lost=is_changed and list_updates.takes_age(job, seen),
     )
+
+
+def _listed(job: Job) -> str:
+    """The list of partitions that hbatch recorded; empty where it recorded none."""
+    return ",".join(job.declaration.listed) if job.declaration is not None else ""
 
 
 def waits_for(steered: Steering) -> str:
@@ -268,6 +284,9 @@ def is_refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> boo
 
 def _is_unfit(job: Job, seen: Observed) -> bool:
     """Whether Slurm says that a job fits nowhere in a partition of a list that is ours."""
-    return job.reason.split(",")[0] in UNFIT and "Partition" in job_updates.undo_fields(
-        job, seen.steered(job.id)
-    )
+    undo = job_updates.undo_fields(job, seen.steered(job.id))
+    return _has_unfit_reason(job) and "Partition" in undo
+
+
+def _has_unfit_reason(job: Job) -> bool:
+    return job.reason.split(",")[0] in UNFIT

@@ -36,7 +36,10 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     worth_waiting,
 )
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
-from slurm_hadar.controller.actuation.restored_request import within_types
+from slurm_hadar.controller.actuation.restored_request import (
+    restored_where_it_fits,
+    within_types,
+)
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -46,6 +49,7 @@ from slurm_hadar.controller.snapshot.waits import expected_waits
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Plan
 
+_UNFIT = "it fits in no node of a partition"
 _BEHIND = "its list comes back when it is near the head of the queue"
 
 
@@ -96,7 +100,7 @@ def hints(
             behind.append(targets)
     too_deep = queue_head.too_deep(behind, most_records - records_left, seen, config)
     taken_back = [
-        *_taken_back(unfit, "it fits in no node of a partition", hint_of, inputs),
+        *_taken_back(unfit, _UNFIT, hint_of, inputs),
         *_taken_back(too_deep, _BEHIND, hint_of, inputs),
     ]
     taken_back_ids = {action.job.id for action in taken_back}
@@ -143,7 +147,10 @@ def _taken_back(
             job_updates.undo_fields(job, steered), job, hint_of.get(id_, Hint()).nice
         )
         fields["Partition"] = ",".join(names)
-        fields = within_types(job, steered, fields, config, keeps_list=False)
+        if why == _UNFIT:
+            fields = restored_where_it_fits(job, steered, fields, config)
+        else:
+            fields = within_types(job, steered, fields, config, keeps_list=False)
         loses = why == _BEHIND and list_updates.would_lose_place(job, seen)
         if (
             loses
