@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.job_updates import asked_for
-from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, allows, with_feature
-from slurm_hadar.controller.snapshot.resource_request import declares, features_of
+from slurm_hadar.controller.snapshot.constraints import with_feature
+from slurm_hadar.controller.snapshot.resource_request import (
+    declares,
+    excludes,
+    features_of,
+)
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 
@@ -48,7 +52,7 @@ def within_types(
     accepted = [kind for kind in config.gpu_types if declares(declaration, kind, config)]
     excluded = reached - {*accepted}
     features = found.get("Features", job.features)
-    if not excluded or _excludes(features, excluded, config):
+    if not excluded or excludes(features, excluded, config):
         return found
     ours = "Partition" not in steered.foreign
     wanted = {name for name, kind in (members or {}).items() if kind in accepted}
@@ -59,7 +63,7 @@ def within_types(
             return _without_present(found, job)
     either = features_of((kind for kind in accepted if kind in reached), config)
     more = with_feature(features, f"({either})" if features and "|" in either else either)
-    if "Features" in steered.foreign or not _excludes(more, excluded, config):
+    if "Features" in steered.foreign or not excludes(more, excluded, config):
         found.pop("Partition", None)
         return found
     return found | {"Features": more}
@@ -96,7 +100,7 @@ def fitting_list(job: Job, steered: Steering, features: str, config: Config) -> 
         name
         for name in dict.fromkeys((*first, *members))
         if declares(declaration, members[name], config)
-        and not _excludes(features, {members[name]}, config)
+        and not excludes(features, {members[name]}, config)
     )
 
 
@@ -113,19 +117,6 @@ def _members(names: str, config: Config) -> dict[str, str] | None:
             return None
         found |= groups.get(name, {name: each[name]} if name in each else {})
     return found
-
-
-def _excludes(features: str, kinds: set[str], config: Config) -> bool:
-    """Whether these features keep a job from all of some GPU types."""
-    all_ = {gpu.feature for gpu in config.gpu_types.values()}
-    try:
-        return features != "" and not any(
-            allows(features, config.gpu_types[kind].feature, all_)
-            for kind in kinds
-            if kind in config.gpu_types
-        )
-    except OpaqueConstraint:
-        return False
 
 
 def _without_present(fields: job_updates.Fields, job: Job) -> job_updates.Fields:

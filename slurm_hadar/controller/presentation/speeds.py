@@ -16,7 +16,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     gpus_of,
     profile_key,
 )
-from slurm_hadar.controller.snapshot.resource_request import accepts
+from slurm_hadar.controller.snapshot.resource_request import accepts, excludes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import times_slower
 from slurm_hadar.domain.declaration import Declaration
@@ -173,7 +173,9 @@ def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> 
     members = {name for one in target.job.declaration.partitions for name in groups.get(one, ())}
     if not listed < members:
         return {}
-    mine, others = _types(listed, seen), _types(members - listed, seen)
+    own = target.request.constraint
+    mine = _types(listed, seen)
+    others = {k for k in _types(members - listed, seen) if not excludes(own, {k}, config)}
     every = ",".join(sorted(mine | others))
     back = dict.fromkeys(shown.returned.get(id_, ()), _RETURNED)
     return back | {

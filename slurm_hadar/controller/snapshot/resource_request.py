@@ -1,11 +1,16 @@
 """What a managed job may be given, read from its request and its declaration."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.snapshot.constraints import readable, with_feature
+from slurm_hadar.controller.snapshot.constraints import (
+    OpaqueConstraint,
+    allows,
+    readable,
+    with_feature,
+)
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.declaration_values import MOST_COUNTS, CountList
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
@@ -132,6 +137,19 @@ def declares(declaration: Declaration, kind: str, config: Config) -> bool:
     """As :func:`accepts`, of a job whose request names no type, by what its owner declares."""
     by_name = not declaration.types or declaration.accepts(kind)
     return by_name and _is_large_enough(declaration, kind, config)
+
+
+def excludes(features: str, kinds: Collection[str], config: Config) -> bool:
+    """Whether these features keep a job from all of some GPU types."""
+    all_ = {gpu.feature for gpu in config.gpu_types.values()}
+    try:
+        return features != "" and not any(
+            allows(features, config.gpu_types[kind].feature, all_)
+            for kind in kinds
+            if kind in config.gpu_types
+        )
+    except OpaqueConstraint:
+        return False
 
 
 def _is_large_enough(declaration: Declaration, kind: str, config: Config) -> bool:

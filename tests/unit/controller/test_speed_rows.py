@@ -89,6 +89,8 @@ def test_a_type_that_its_list_of_partitions_omits_for_its_speed():
         "a submit with types=k80,p100,v100 accepts it"
     )
     assert unused(one, site=site) == {"k80": why}
+    narrow = replace(one, features="v100|p100")
+    assert "a submit" not in unused(narrow, site=site)["k80"]
     # Without a group that has them, or with another type left out by its owner, it is not that.
     closed = "its partitions, its constraint or a reservation leave it no node of this type"
     assert unused(one) == {"k80": closed}
