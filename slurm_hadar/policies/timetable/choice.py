@@ -94,7 +94,7 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
         value += np.where(critical[:, None] & (gain > 0), ahead * move_part, 0.0)
     _stays(given, table, value)
     _none_stops(given, value)
-    option = options.now if kept else _assigned(options, value)
+    option = options.now if kept else _in_queue_order(given, value, _assigned(options, value))
     easy = restart_factor(given.view) >= _EASY if doubt.job.any() else None
     return RoundChoice(option, value, gain, share, critical, price, easy, longest)
 
@@ -219,3 +219,25 @@ def _assigned(options: Options, value: FloatArray) -> IntArray:
     open_ = np.flatnonzero(~options.bound)
     option[open_] = assign(value[open_], options.gpus, options.pool, free)
     return option
+
+
+def _in_queue_order(given: GivenRound, value: FloatArray, option: IntArray) -> IntArray:
+    """``option`` (J,) where of waiting jobs that are alike those start that are first in Slurm's
+    order: the values of jobs that the timetable knows for a while fall below those of new ones."""
+    options, priority = given.options, given.view.jobs.priority
+    waits = np.flatnonzero((options.now == -1) & np.isfinite(options.best_s))
+    starts = option[waits] >= 0
+    if starts.all() or not starts.any():
+        return option
+    found = option.copy()
+    finite = np.where(np.isfinite(options.seconds[waits]), options.seconds[waits], -1.0)
+    known = np.column_stack([finite, given.weight[waits], given.doubt.reach[waits]])
+    kinds = np.unique(known, axis=0, return_inverse=True)[1].reshape(-1)
+    for kind in np.flatnonzero(np.bincount(kinds, weights=starts) > 0).tolist():
+        alike = waits[kinds == kind]
+        chosen = option[alike]
+        # An equal rank keeps the order of the view.
+        ranked = alike[np.argsort(-priority[alike], kind="stable")]
+        worth = np.where(chosen >= 0, value[alike, chosen], -np.inf)
+        found[ranked] = chosen[np.argsort(-worth, kind="stable")]
+    return found

@@ -493,3 +493,18 @@ def test_a_job_still_makes_way_for_one_that_gains_more() -> None:
     plan = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0]
     assert dict(plan.placements["j0"].gpus) == {"middle": 1}
     assert dict(plan.placements["j1"].gpus) == {"fast": 1}
+
+
+@pytest.mark.parametrize("priority", [(1.0, 2.0, 3.0), (3.0, 1.0, 2.0), (2.0, 3.0, 1.0)])
+@pytest.mark.parametrize("early", [1, 2, 3])
+def test_of_waiting_jobs_that_are_alike_the_first_in_slurms_order_starts(
+    priority: tuple[float, ...], early: int
+) -> None:
+    """The timetable knows ``early`` of them for a while; the value of these has fallen since."""
+    nodes = nodes_of([[1]])
+    first = view_of(nodes, jobs_of([[[1.0]]] * early, priority=priority[:early]))
+    _, state = decide(first, {})
+    jobs = jobs_of([[[1.0]]] * 3, priority=priority)
+    later = replace(view_of(nodes, jobs), now=first.now + 300.0)
+    plan, _ = decide(later, state)
+    assert set(plan.placements) == {f"j{priority.index(3.0)}"}
