@@ -223,6 +223,26 @@ def test_features_that_its_owner_sets_and_clears_again_open_no_excluded_type(sit
     assert site.where(id_) <= {"v100", "k80"}
 
 
+def test_partitions_that_its_owner_sets_open_no_excluded_type(site):
+    site.until(site.all_nodes_answer)
+    others = [site.plain("-p", kind) for kind in ("v100", "k80") for _ in range(2)]
+    site.controller.tick()
+    id_ = site.submit(declared="types=v100,k80", words=["-p", "gpu", "-H"])
+    typed(site, id_, "Partition=gpu")
+    site.until(lambda: site.patient_tick() and site.job(id_).features)
+    assert site.job(id_).held and {*site.job(id_).features.split("|")} == {"v100", "k80"}
+    site.slurm.release(id_)
+    for _ in range(3):
+        site.patient_tick()
+        time.sleep(1.0)
+    assert not site.where(id_) and site.job(id_).partitions == ("gpu",)
+    assert hadar(site.env, "optout", id_).returncode == 0
+    assert {*site.job(id_).features.split("|")} == {"v100", "k80"}
+    site.ended(*others)
+    site.until(lambda: site.where(id_))
+    assert site.where(id_) <= {"v100", "k80"}
+
+
 def test_a_begin_time_set_during_a_move_stays(site, moving):
     id_, _, _, careful = moving
     site.until(lambda: site.job(id_).state is JobState.PENDING)

@@ -63,10 +63,22 @@ def within_types(
             return _without_present(found, job)
     either = features_of((kind for kind in accepted if kind in reached), config)
     more = with_feature(features, f"({either})" if features and "|" in either else either)
-    if "Features" in steered.foreign or not excludes(more, excluded, config):
+    # Features that its owner cleared leave the types to be said; others are his choice.
+    his = "Features" in steered.foreign and features != ""
+    if not either or his or not excludes(more, excluded, config):
         found.pop("Partition", None)
         return found
     return found | {"Features": more}
+
+
+def limited_to_types(
+    job: Job, steered: Steering, fields: Mapping[str, str], config: Config
+) -> job_updates.Fields:
+    """``fields``, with the features that keep a waiting job, in partitions that its owner set, from
+    the GPU types that its owner excludes; without where these partitions have no other type."""
+    names = fields.get("Partition", job_updates.current(job, "Partition"))
+    found = within_types(job, steered, {**fields, "Partition": names}, config, keeps_list=False)
+    return {k: v for k, v in found.items() if k != "Partition" or k in fields}
 
 
 def restored_where_it_fits(

@@ -84,9 +84,10 @@ def test_who_accepts_all_types_has_the_owners_partition_again():
             {"partitions": ("gpu",), "features": "k80"},
             {"Features": "v100|k80"},
         ),
-        # What only Slurm can read, and what the owner set since, is not touched.
+        # What only Slurm can read, and features that the owner set since, stay.
         (MOVED, {"features": "[ib*2]"}, {}),
-        (replace(MOVED, foreign=("Features",)), {"features": ""}, {}),
+        (replace(MOVED, foreign=("Features",)), {"features": "ib"}, {}),
+        (replace(MOVED, foreign=("Features",)), {"features": ""}, FEATURES),
         (replace(MOVED, foreign=("Features",)), {"features": "v100"}, {"Partition": "gpu"}),
         # A list that its owner typed, before the types were declared.
         (
@@ -182,10 +183,31 @@ def test_a_waiting_job_whose_features_are_gone_gets_the_list_of_its_types(more, 
     assert hinted(decide(its_own, {}, SITE)) == {}
 
 
-def test_partitions_that_its_owner_set_stay_whatever_the_types():
+@pytest.mark.parametrize("more", [*EXCLUDED, {}, {"held": True, "priority": 0}])
+def test_partitions_that_its_owner_set_stay_with_features_of_the_types(more):
     known = Steering(time=NOW - 60, foreign=("Partition",))
-    shown = seen([waiting(known=known, partitions=("gpu",), **EXCLUDED[0])])
-    assert hinted(decide(shown, {}, SITE)) == {}
+    shown = seen([waiting(known=known, partitions=("gpu",), restarts=0, **more)])
+    assert hinted(decide(shown, {}, SITE))["1"] == {"Features": "v100|k80"}
+    # Once, and until its owner sets others again.
+    ours = replace(known, was={"Features": ""}, wrote={"Features": "v100|k80"})
+    for names, fields in ((("gpu",), {}), (("v100",), {"Features": ""})):
+        back = waiting(known=ours, partitions=names, features="v100|k80", restarts=0, **more)
+        undone = fields if "held" not in more else {}
+        assert hinted(decide(seen([back]), {}, SITE)).get("1", {}) == undone
+
+
+@pytest.mark.parametrize(
+    ("more", "foreign"),
+    [
+        # Its owner chose an excluded type, or other features.
+        ({"partitions": ("p100",)}, ("Partition",)),
+        ({"partitions": ("gpu",), "features": "ib"}, ("Features", "Partition")),
+        ({"partitions": ("gpu",), "features": "k80"}, ("Partition",)),
+    ],
+)
+def test_what_its_owner_set_for_excluded_types_stays(more, foreign):
+    known = Steering(time=NOW - 60, foreign=foreign)
+    assert hinted(decide(seen([waiting(known=known, restarts=0, **more)]), {}, SITE)) == {}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending import list_updates
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.restored_request import (
+    limited_to_types,
     restored_where_it_fits,
     within_types,
 )
@@ -22,6 +23,8 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import formats
 from slurm_hadar.slurm.times import at_once
+
+_TYPES = "the partitions that its owner set have GPU types that its types= or gpu_mem= exclude"
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,13 @@ def updates(
     actions = []
     for id_ in ids:
         job = seen.jobs[id_]
-        if job.state is not JobState.PENDING or job.held:
+        if job.state is not JobState.PENDING:
             continue
         if is_refused(job, seen, refused) and not _is_unfit(job, seen):
+            continue
+        if job.held:
+            limit = _limited_while_held(job, seen, config)
+            actions += [limit] if limit is not None else []
             continue
         hint = hint_of.get(id_, Hint())
         action = _update(job, hint, excluded.get(id_, ""), seen, config)
@@ -177,7 +184,7 @@ def _fields(
     steered, names = seen.steered(job.id), hint.partitions
     fields = with_nice(job_updates.undo_fields(job, steered), job, hint.nice)
     if "Partition" in steered.foreign:
-        return fields, False
+        return _limited(job, fields, seen, config), False
     if names:
         fields.pop("Partition", None)
         is_same = ",".join(names) == job_updates.current(job, "Partition")
@@ -199,13 +206,38 @@ def _fields(
             fields.pop("Features", None)
     else:
         # Also of a job that has its owner's partition: the features beside it may be gone.
-        present = job_updates.current(job, "Partition")
-        fields = {"Partition": present, **fields}
+        fields.setdefault("Partition", job_updates.current(job, "Partition"))
         limited = restored_where_it_fits if _has_unfit_reason(job) else within_types
-        fields = limited(job, steered, fields, config)
-        if fields.get("Partition") == present:
-            del fields["Partition"]
+        fields = _without_present(limited(job, steered, fields, config), job)
     return fields, False
+
+
+def _limited_while_held(job: Job, seen: Observed, config: Config) -> Action | None:
+    """The update of a held job, which may be released at any time: nothing but its limit to the
+    GPU types that its owner accepts, where nothing says them any more."""
+    steered = seen.steered(job.id)
+    if "Partition" not in steered.foreign or not (fields := _limited(job, {}, seen, config)):
+        return None
+    return Action(Kind.HINT, job, fields, recorded(job, fields, steered, seen), _TYPES)
+
+
+def _limited(job: Job, fields: Mapping[str, str], seen: Observed, config: Config) -> dict[str, str]:
+    """As :func:`limited_to_types`, where nodes have features of GPU types."""
+    found = limited_to_types(job, seen.steered(job.id), fields, config)
+    names = {gpu.feature for gpu in config.gpu_types.values()}
+    there = found.keys() <= fields.keys() or any(
+        not names.isdisjoint(node.features) for node in seen.nodes.values()
+    )
+    return _without_present(found if there else dict(fields), job)
+
+
+def _without_present(fields: Mapping[str, str], job: Job) -> dict[str, str]:
+    """Without partitions and features that the job has."""
+    return {
+        key: value
+        for key, value in fields.items()
+        if key not in ("Features", "Partition") or value != job_updates.current(job, key)
+    }
 
 
 def _has(job: Job, names: Sequence[str], fields: Mapping[str, str]) -> bool:
@@ -215,6 +247,8 @@ def _has(job: Job, names: Sequence[str], fields: Mapping[str, str]) -> bool:
 
 def _reason(hint: Hint, fields: Mapping[str, str], steering: Steering, excluded: str) -> str:
     """Why these ``fields`` are sent, for the event log."""
+    if fields.keys() == {"Features"} and "Partition" in steering.foreign:
+        return _TYPES
     if hint.preempted:
         return "it was preempted, and may start again"
     if "Partition" in fields and hint.wait is not None:
