@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.timetable.plan import classes
+from slurm_hadar.policies.timetable.plan import job_classes
 from slurm_hadar.policies.timetable.policy import decide
 from slurm_hadar.policies.timetable.speeds import learn, remember
 from slurm_hadar.solvers.gang_assignment import assign
@@ -206,11 +206,11 @@ def test_who_did_more_than_declared_is_not_taken_for_nearly_done() -> None:
 def test_like_jobs_share_a_class_and_the_longest_stand_alone() -> None:
     seconds = np.repeat([[10.0, 20.0], [1000.0, np.inf], [50.0, 40.0]], 30, axis=0)
     seconds[0] = 1e6
-    group = classes(seconds, 12)
+    group = job_classes(seconds, 12)
     assert len(set(group.tolist())) <= 12
     assert (group == group[0]).sum() == 1
     assert group[20] == group[21] != group[80]
-    assert classes(seconds, 100).tolist() == list(range(90))
+    assert job_classes(seconds, 100).tolist() == list(range(90))
 
 
 @pytest.mark.parametrize(

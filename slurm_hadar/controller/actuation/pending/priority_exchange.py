@@ -91,7 +91,7 @@ def exchange(
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
     ids = [one.job.id for one in head]
-    wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
+    wish = promises.ranks(ids, [id_ in plan.placements for id_ in ids])
     slack = age_slack(seen)
     gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
     ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, seen))
