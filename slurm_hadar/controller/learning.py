@@ -86,7 +86,7 @@ class Learning:
                 Counter(store.counts_in_vain(move)),
             ),
             refused_moves=failed[REFUSED],
-            understated=self.declared_work.factors(now),
+            understated=self.declared_work.trust_factors(now),
             chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
             earlier=self.earlier_jobs.of(now),
             outgrown=self.assumed_work.factors(now),

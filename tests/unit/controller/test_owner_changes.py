@@ -75,7 +75,7 @@ def advanced(context, shown, details=TO_P100, requeued=False, progress=SAVED):
     entry = context.store.begin("1", "move", "asked", NOW - 12, details)
     if requeued:
         context.store.advance(entry, "requeued", NOW - 10.5)
-    said = advance(context, {"1": shown}, {"1": progress} if progress else {}, NOW).said
+    said = advance(context, {"1": shown}, {"1": progress} if progress else {}, NOW).messages
     return context.store.history("1")[0].outcome, said
 
 
