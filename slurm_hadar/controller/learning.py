@@ -89,6 +89,6 @@ class Learning:
             understated=self.declared_work.trust_factors(now),
             chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
             earlier=self.earlier_jobs.of(now),
-            outgrown=self.assumed_work.factors(now),
+            outgrown=self.assumed_work.trust_factors(now),
             restarts=RestartCosts(store.restarts.means()),
         )

@@ -51,8 +51,8 @@ class Incumbent:
     stoppable: bool
 
 
-class PassRules:
-    """The rules of one pass over the queue.
+class PassTerms:
+    """The terms of one pass over the queue.
 
     ``price``: Hadar's dual price; None if the GPUs that are left cost nothing. ``reserve``: payoff
     per price of the first job that must wait, which is the least price of a GPU. ``patience``: a
@@ -145,7 +145,7 @@ class Market:
         """Whether some placement would be worth a move of this running job if it were free."""
         return self._type_options.quickest[job] <= self._longest_worthwhile_s(job)
 
-    def may_gain(self, free_capacity: FreeCapacity, job: int, rules: PassRules) -> bool:
+    def may_gain(self, free_capacity: FreeCapacity, job: int, rules: PassTerms) -> bool:
         """Whether a placement that is worth a move may be free: a quick test without false
         negatives."""
         options, own = self.type_options(job), self.incumbents[job].allocation
@@ -153,7 +153,7 @@ class Market:
         return self._may_fit(free_capacity, job, own, self._longest_worthwhile_s(job), least)
 
     def faster_bid(
-        self, free_capacity: FreeCapacity, job: int, bid: Bid, rules: PassRules
+        self, free_capacity: FreeCapacity, job: int, bid: Bid, rules: PassTerms
     ) -> Bid | None:
         """A free placement where a job that is about to start would end sooner than with this
         bid."""
@@ -206,7 +206,7 @@ class Market:
         longest = seconds - self._required_saving_s(job, seconds) - self._restart[job]
         return longest * (1.0 + _TIE)
 
-    def bids(self, free_capacity: FreeCapacity, job: int, rules: PassRules, most: int) -> list[Bid]:
+    def bids(self, free_capacity: FreeCapacity, job: int, rules: PassTerms, most: int) -> list[Bid]:
         """At most ``most`` bids with a payoff above 0, best first.
 
         A running job may stay at no price; other placements are included only if they are worth the
@@ -261,7 +261,7 @@ class Market:
         return max(self.settings.gain_over_cost * restart, self.settings.least_gain * seconds)
 
     def _place(
-        self, free_capacity: FreeCapacity, job: int, option: TypeOption, rules: PassRules | None
+        self, free_capacity: FreeCapacity, job: int, option: TypeOption, rules: PassTerms | None
     ) -> Allocation | None:
         """``rules`` None: at any price."""
         need, pools = self.needs[job], self.open_pools(job)[option.gpu_type]
@@ -300,7 +300,7 @@ class Market:
         job: int,
         option: TypeOption,
         allocation: Allocation,
-        rules: PassRules,
+        rules: PassTerms,
     ) -> Bid:
         spread = 1.0 + self.settings.communication if len(allocation) > 1 else 1.0
         seconds = option.seconds * spread

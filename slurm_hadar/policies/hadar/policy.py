@@ -29,7 +29,7 @@ from slurm_hadar.policies.allocation import (
     resource_pools,
 )
 from slurm_hadar.policies.hadar import reasons
-from slurm_hadar.policies.hadar.bids import Bid, Incumbent, Market, PassRules
+from slurm_hadar.policies.hadar.bids import Bid, Incumbent, Market, PassTerms
 from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadar.utility import (
     TypeOptions,
@@ -91,10 +91,10 @@ class _Planner:
         self.market = Market(view, pools, utilities, settings, incumbents, self._type_options)
         self.order = self._queue()
 
-    def run(self) -> list[PassRules]:
+    def run(self) -> list[PassTerms]:
         """One pass at prices, then the free ones, over the jobs that are still without a placement.
         Returns the rules of each pass."""
-        done: list[PassRules] = []
+        done: list[PassTerms] = []
         for part in [None, *_FREE_PASSES]:
             queue = self._queue_now()
             if not queue:
@@ -117,7 +117,7 @@ class _Planner:
             if self.free_capacity.key() == before:
                 return
 
-    def _improve(self, rules: PassRules) -> None:
+    def _improve(self, rules: PassTerms) -> None:
         """Move jobs that are about to start to free placements where they end sooner. The priced
         pass may have given them a slower one, and a later move would cost a restart."""
         for job in self.order:
@@ -207,19 +207,19 @@ class _Planner:
         order: list[int] = np.lexsort((number, jobs.arrival_s, -jobs.priority, -key)).tolist()
         return order
 
-    def _free(self, part: float) -> PassRules:
+    def _free(self, part: float) -> PassTerms:
         patience = part * self.settings.patience
-        return PassRules(None, 0.0, patience, self.utilities, self.market.pools)
+        return PassTerms(None, 0.0, patience, self.utilities, self.market.pools)
 
-    def _at_prices(self) -> PassRules:
+    def _at_prices(self) -> PassTerms:
         waiting = np.zeros(len(self.view.jobs.ids), dtype=bool)
         waiting[[job for job in self.order if job not in self._reserved]] = True
         free = sum(self.free_capacity.left)
         reserve = marginal_payoff(self.utilities, self._gangs, waiting, free)
         price = round_price(self.view, self.utilities, waiting, free)
-        return PassRules(price, reserve, self.settings.patience, self.utilities, self.market.pools)
+        return PassTerms(price, reserve, self.settings.patience, self.utilities, self.market.pools)
 
-    def _pass(self, queue: Sequence[int], rules: PassRules) -> None:
+    def _pass(self, queue: Sequence[int], rules: PassTerms) -> None:
         market, settings, incumbents = self.market, self.settings, self.market.incumbents
         free = sum(self.free_capacity.left)
         width = 1 if rules.price is None else _width(settings, min(len(queue), free))

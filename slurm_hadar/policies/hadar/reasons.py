@@ -12,7 +12,7 @@ from slurm_hadar.policies.allocation import (
     placement_of,
 )
 from slurm_hadar.policies.ends import ends, ends_here, moves
-from slurm_hadar.policies.hadar.bids import Bid, Market, PassRules
+from slurm_hadar.policies.hadar.bids import Bid, Market, PassTerms
 from slurm_hadar.policies.hadar.utility import TypeOption
 from slurm_hadar.policies.unavailable import unavailable
 
@@ -22,7 +22,7 @@ def plan(
     free_capacity: FreeCapacity,
     accepted: Mapping[int, Bid],
     order: Sequence[int],
-    rules: Sequence[PassRules],
+    rules: Sequence[PassTerms],
 ) -> Plan:
     """The plan for all jobs, in the order of the queue. ``free_capacity``: what stays free."""
     view = market.view
@@ -116,7 +116,7 @@ def _rank(place: int, length: int) -> str:
 
 
 def _notes(
-    market: Market, free_capacity: FreeCapacity, rules: Sequence[PassRules]
+    market: Market, free_capacity: FreeCapacity, rules: Sequence[PassTerms]
 ) -> tuple[str, ...]:
     view = market.view
     notes = [f"all present work ends in {market.utilities.horizon_s / 3600:.1f} h at the earliest"]

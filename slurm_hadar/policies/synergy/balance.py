@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.synergy.dealing import Dealer, SharedResources, Sharer
-from slurm_hadar.policies.synergy.demand_arrays import SAME
+from slurm_hadar.policies.synergy.demand_grid import SAME
 from slurm_hadar.policies.synergy.tune_placer import Assignment, TunePlacer
 
 _PASSES = 2

@@ -20,9 +20,9 @@ from slurm_hadar.policies.allocation import (
     resource_pools,
 )
 from slurm_hadar.policies.synergy.balance import balance
-from slurm_hadar.policies.synergy.demand_arrays import (
-    DemandArrays,
-    demand_arrays,
+from slurm_hadar.policies.synergy.demand_grid import (
+    DemandGrid,
+    demand_grid,
     has_cpu_sensitivity,
     shares,
 )
@@ -38,7 +38,7 @@ def at_best(view: View) -> View:
     """The view with each rate as high as CPUs and memory can make it."""
     if not has_cpu_sensitivity(view):
         return view
-    return _with_factor(view, _arrays_of_all(view).best_factor)
+    return _with_factor(view, _grid_of_all(view).best_factor)
 
 
 def at_fair_share(view: View) -> View:
@@ -49,10 +49,10 @@ def at_fair_share(view: View) -> View:
     """
     if not has_cpu_sensitivity(view):
         return view
-    arrays = _arrays_of_all(view)
-    rated = _with_factor(view, arrays.floor)
-    fixed = view.jobs.running & ~view.jobs.movable & (arrays.present[:, 0] > 0)
-    cpus, mem = np.where(fixed[:, None], arrays.present, arrays.fair).T
+    grid = _grid_of_all(view)
+    rated = _with_factor(view, grid.floor)
+    fixed = view.jobs.running & ~view.jobs.movable & (grid.present[:, 0] > 0)
+    cpus, mem = np.where(fixed[:, None], grid.present, grid.fair).T
     return replace(rated, jobs=replace(rated.jobs, cpus_per_gpu=cpus, mem_per_gpu_mb=mem))
 
 
@@ -84,7 +84,7 @@ def with_cpus_and_memory(
         for job, allocation in places.items()
         if job not in still
     ]
-    demands, arrays = job_demands_of(view, pools, picks, held, settings, proportional)
+    demands, grid = job_demands_of(view, pools, picks, held, settings, proportional)
     for demand in demands:
         stays = set(demand.own) == set(places[demand.job])
         demand.own, demand.only_own = places[demand.job], True
@@ -94,7 +94,7 @@ def with_cpus_and_memory(
     for demand in demands:
         placer.place(demand)
     if settings.leftover and not proportional:
-        options = dict(zip((demand.job for demand in demands), options_of(arrays), strict=True))
+        options = dict(zip((demand.job for demand in demands), options_of(grid), strict=True))
         unit = shares(view).max(axis=0, initial=1.0)
         balance(placer, options, unit)
     placements: dict[str, Placement] = {}
@@ -107,14 +107,14 @@ def with_cpus_and_memory(
     return replace(plan, placements=placements, waiting=waiting)
 
 
-def _arrays_of_all(view: View) -> DemandArrays:
+def _grid_of_all(view: View) -> DemandGrid:
     """Each job on its fastest type, with its least count."""
     jobs = view.jobs
     column = (jobs.rate > 0).any(axis=1).argmax(axis=1)
     rows = np.arange(len(jobs.ids))
     kind = jobs.rate[rows, :, column].argmax(axis=1)
     gpus: IntArray = np.asarray(view.counts, dtype=np.int64)[column]
-    return demand_arrays(view, rows, kind, gpus)
+    return demand_grid(view, rows, kind, gpus)
 
 
 def _with_factor(view: View, factor: FloatArray) -> View:

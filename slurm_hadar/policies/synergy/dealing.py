@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.policies.allocation import Allocation, Demand
-from slurm_hadar.policies.synergy.demand_arrays import SAME
+from slurm_hadar.policies.synergy.demand_grid import SAME
 from slurm_hadar.policies.synergy.tune_placer import Assignment, TunePlacer
 
 _SLACK = 1e-3

@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
-from slurm_hadar.policies.synergy.demand_arrays import SAME, DemandArrays, demand_arrays
+from slurm_hadar.policies.synergy.demand_grid import SAME, DemandGrid, demand_grid
 from slurm_hadar.policies.synergy.order import Pick
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.tune_placer import JobDemand
@@ -20,19 +20,19 @@ def job_demands_of(
     held: Mapping[int, Allocation],
     settings: SynergyOptions,
     proportional: bool = False,
-) -> tuple[list[JobDemand], DemandArrays]:
+) -> tuple[list[JobDemand], DemandGrid]:
     """The demands of the picks, in order. ``proportional``: the best case of a job is its share of
     the node."""
     jobs = view.jobs
     rows = np.array([pick.job for pick in picks], dtype=np.int64)
     kinds = np.array([pick.kind for pick in picks], dtype=np.int64)
     gpus = np.array([pick.gpus for pick in picks], dtype=np.int64)
-    arrays = demand_arrays(view, rows, kinds, gpus)
+    grid = demand_grid(view, rows, kinds, gpus)
     best, best_factor = (
-        (arrays.share, arrays.share_factor) if proportional else (arrays.best, arrays.best_factor)
+        (grid.share, grid.share_factor) if proportional else (grid.best, grid.best_factor)
     )
-    bests, fairs, presents = needs(best), needs(arrays.fair), needs(arrays.present)
-    factors = np.stack([best_factor, arrays.floor, arrays.present_factor], axis=1).tolist()
+    bests, fairs, presents = needs(best), needs(grid.fair), needs(grid.present)
+    factors = np.stack([best_factor, grid.floor, grid.present_factor], axis=1).tolist()
     cost = (settings.gain_over_cost * jobs.restart_s[rows]).tolist()
     most = jobs.max_nodes[rows].tolist()
     found = []
@@ -56,7 +56,7 @@ def job_demands_of(
                 restart_s=cost[at] if stays else 0.0,
             )
         )
-    return found, arrays
+    return found, grid
 
 
 def pools_of(view: View, pools: ResourcePools, job: int, kind: int) -> tuple[int, ...]:
@@ -75,15 +75,15 @@ def needs(points: FloatArray) -> list[Demand]:
     return [Demand(round(c, 6), round(m, 3)) for c, m in points.tolist()]
 
 
-def options_of(arrays: DemandArrays) -> list[FloatArray]:
+def options_of(grid: DemandGrid) -> list[FloatArray]:
     """Per job (O, 3): CPUs, MB and factor of each useful option: not slower than the floor, and
     faster than each option that is cheaper in both."""
-    factor = arrays.factor
+    factor = grid.factor
     highest = np.maximum.accumulate(np.maximum.accumulate(factor, axis=1), axis=2)
     before = np.full(factor.shape, -np.inf)
     before[:, 1:] = highest[:, :-1]
     before[:, :, 1:] = np.maximum(before[:, :, 1:], highest[:, :, :-1])
-    row, i, j = np.nonzero(arrays.allowed & (factor > before + SAME))
-    points = np.stack([arrays.cpus[row, i], arrays.mem[row, j], factor[row, i, j]], axis=1)
+    row, i, j = np.nonzero(grid.allowed & (factor > before + SAME))
+    points = np.stack([grid.cpus[row, i], grid.mem[row, j], factor[row, i, j]], axis=1)
     starts = np.searchsorted(row, np.arange(len(factor) + 1))
     return [points[a:b] for a, b in pairwise(starts.tolist())]

@@ -16,7 +16,7 @@ from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.allocation import Demand, ResourcePools
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.synergy.completion import decide_wrapped
-from slurm_hadar.policies.synergy.demand_arrays import SAME, DemandArrays
+from slurm_hadar.policies.synergy.demand_grid import SAME, DemandGrid
 from slurm_hadar.policies.synergy.job_demands import options_of
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
@@ -37,10 +37,10 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 
 def prepare(
-    view: View, pools: ResourcePools, demands: list[JobDemand], arrays: DemandArrays
+    view: View, pools: ResourcePools, demands: list[JobDemand], grid: DemandGrid
 ) -> tuple[str, ...]:
     """Write the solutions into the demands: the best case, and the node to try first."""
-    points = _options(demands, options_of(arrays))
+    points = _options(demands, options_of(grid))
     gpus = np.array([demand.gpus for demand in demands], dtype=np.float64)
     use = [one[:, :2] * count for one, count in zip(points, gpus, strict=True)]
     chosen = choose([one[:, 2] for one in points], use, _left(view))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Demand, placement_of
-from slurm_hadar.policies.synergy.demand_arrays import SAME
+from slurm_hadar.policies.synergy.demand_grid import SAME
 from slurm_hadar.policies.synergy.tune_placer import Assignment, TunePlacer
 
 

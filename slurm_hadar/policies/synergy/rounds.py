@@ -14,7 +14,7 @@ from slurm_hadar.policies.allocation import (
     resource_pools,
 )
 from slurm_hadar.policies.synergy.balance import balance
-from slurm_hadar.policies.synergy.demand_arrays import DemandArrays, has_cpu_sensitivity, shares
+from slurm_hadar.policies.synergy.demand_grid import DemandGrid, has_cpu_sensitivity, shares
 from slurm_hadar.policies.synergy.job_demands import job_demands_of, options_of
 from slurm_hadar.policies.synergy.order import OrderedJobs, Pick, queue_of
 from slurm_hadar.policies.synergy.reasons import plan
@@ -23,7 +23,7 @@ from slurm_hadar.policies.synergy.tune_placer import JobDemand, TunePlacer
 
 _UNKNOWN = "the dependence of speed on CPUs and memory is unknown: each job gets what it asks for"
 
-Prepare = Callable[[View, ResourcePools, list[JobDemand], DemandArrays], tuple[str, ...]]
+Prepare = Callable[[View, ResourcePools, list[JobDemand], DemandGrid], tuple[str, ...]]
 """Changes the best cases before jobs are placed; returns notes."""
 
 
@@ -39,17 +39,17 @@ def decide_round(
     pools, known = resource_pools(view), has_cpu_sensitivity(view)
     queue = queue_of(view, settings)
     held = held_allocations(view, pools)
-    demands, arrays = job_demands_of(view, pools, queue.picks, held, settings, proportional)
+    demands, grid = job_demands_of(view, pools, queue.picks, held, settings, proportional)
     notes: tuple[str, ...] = () if known else (_UNKNOWN,)
     if prepare is not None and known and demands:
-        notes = prepare(view, pools, demands, arrays)
+        notes = prepare(view, pools, demands, grid)
     placer = TunePlacer(view, pools, needed(view, known))
     keep_pinned(view, placer, queue.pinned, held)
     running = [demand for demand in demands if demand.own]
     for demand in running:
         placer.reserve(demand)
     failed = [demand.job for demand in demands if not placer.place(demand)]
-    options = dict(zip((w.job for w in demands), options_of(arrays), strict=True))
+    options = dict(zip((w.job for w in demands), options_of(grid), strict=True))
     rest = _in_order(queue, [*queue.others, *failed])
     options |= _fill(view, placer, rest, held, settings, proportional)
     if known and settings.leftover and not proportional:
@@ -110,8 +110,8 @@ def _fill(
             picks.append(Pick(job, kind, gpus, seconds))
         if not picks:
             continue
-        demands, arrays = job_demands_of(view, placer.pools, picks, {}, settings, proportional)
-        found = options_of(arrays)
+        demands, grid = job_demands_of(view, placer.pools, picks, {}, settings, proportional)
+        found = options_of(grid)
         for demand, points in zip(demands, found, strict=True):
             if left <= 0:
                 break

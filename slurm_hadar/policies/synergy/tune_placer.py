@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Allocation, Demand, FreeCapacity, ResourcePools
-from slurm_hadar.policies.synergy.demand_arrays import SAME
+from slurm_hadar.policies.synergy.demand_grid import SAME
 
 _NOTHING = Demand()
 _NODES_TRIED = 16

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hand_made import NOW, config, job, nodes, running
@@ -19,7 +20,7 @@ from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Traffic
 
-TO_P100 = {
+TO_P100: dict[str, Any] = {
     "gpus": {"p100": 1},
     "nodes": {"p1": {"p100": 1}},
     "moves": 1,

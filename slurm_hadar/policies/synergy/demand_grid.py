@@ -17,7 +17,7 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class DemandArrays:
+class DemandGrid:
     """K jobs, each on GPUs of one type; P candidates for CPUs and M for memory."""
 
     cpus: FloatArray
@@ -60,7 +60,7 @@ def shares(view: View) -> FloatArray:
     return np.asarray((have @ part / number).T)
 
 
-def demand_arrays(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> DemandArrays:
+def demand_grid(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> DemandGrid:
     """The arrays of the jobs in rows ``jobs`` (K,) on ``gpus`` (K,) GPUs of the types ``kind``
     (K,)."""
     trait = view.jobs.cpu_sensitivity
@@ -84,7 +84,7 @@ def demand_arrays(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) ->
     present = np.stack([part.present_cpus, part.present_mem_mb], axis=1)
     running = view.jobs.running[jobs]
     now = _factors(part, present[:, :1], present[:, 1:])[:, 0, 0]
-    return DemandArrays(
+    return DemandGrid(
         cpus=cpus,
         mem=mem,
         factor=factor,
@@ -106,11 +106,11 @@ def demand_arrays(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) ->
     )
 
 
-def _fixed(asked: FloatArray) -> DemandArrays:
+def _fixed(asked: FloatArray) -> DemandGrid:
     """Without CPU sensitivity each job has what it requests."""
     one = np.ones(len(asked))
     cells = np.ones((len(asked), 1, 1))
-    return DemandArrays(
+    return DemandGrid(
         cpus=asked[:, :1],
         mem=asked[:, 1:],
         factor=cells,
