@@ -126,6 +126,15 @@ def test_a_crowd_is_served(seed: int, limit: int) -> None:
     assert len(plan.placements) >= 12
 
 
+def test_a_state_of_version_1_is_read() -> None:
+    view = crowd(0, {})
+    plan, state = decide(view, {})
+    before = {**state, "version": 1, "laid": state["chosen"]}
+    del before["chosen"]
+    after = applied(view, plan)
+    assert decide(after, before) == decide(after, state) != decide(after, {})
+
+
 def test_each_gets_the_type_on_which_it_has_the_advantage() -> None:
     jobs = jobs_of([[[4.0], [3.5]], [[4.0], [1.0]]])
     plan, _ = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})
