@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slurm_hadar import config
-from slurm_hadar.cli import common, doctor, status
+from slurm_hadar.cli import common, doctor, job_filter, status
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.job_filter import choice
 from slurm_hadar.cli.main import app
@@ -129,7 +129,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
             all_in_vain=lambda _: {},
             policy_state=lambda name: kept.get(name, {}),
         ),
-        learning=SimpleNamespace(declared_work=SimpleNamespace(factors=lambda _: {})),
+        learning=SimpleNamespace(declared_work=SimpleNamespace(trust_factors=lambda _: {})),
     )
     monkeypatch.setattr(status, "is_controllers_user", lambda _: True)
     monkeypatch.setattr(status, "reader_of", lambda _: nullcontext(controller))
@@ -166,7 +166,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
 
 
 def test_jobs_that_are_counted_and_not_shown_are_named_as_what_they_are(shown, monkeypatch):
-    monkeypatch.setattr(status, "require_users", lambda _: None)
+    monkeypatch.setattr(job_filter, "require_users", lambda _: None)
     counted = "Jobs        1 RUNNING, 2 PENDING"
     others = shown(own="eve")
     assert counted in others
