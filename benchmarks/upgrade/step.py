@@ -58,9 +58,14 @@ def main() -> None:
             if number:
                 time.sleep(_PAUSE_S)
             report: Any = controller.tick()
-            for line in [*report.said, *getattr(report, "outcomes", ()), *_not_now(report)]:
+            for line in [*_messages(report), *_not_now(report)]:
                 print(line, flush=True)
         store.close()
+
+
+def _messages(report: Any) -> list[str]:
+    """The messages of a tick; releases before have only one field for them."""
+    return list(report.messages if hasattr(report, "messages") else report.said)
 
 
 def _not_now(report: Any) -> list[str]:

@@ -42,7 +42,7 @@ def show(submit: Submit, outcome: SubmitOutcome) -> int:
     else:
         print_text(found)
     if found.alone.refused:
-        sys.stderr.write(found.alone.said)
+        sys.stderr.write(found.alone.stderr)
     return found.alone.code
 
 

@@ -61,8 +61,8 @@ def install(options: InstallOptions) -> None:
     wanted = tuple(options.plugin or PLUGINS)
     if unknown := set(wanted) - set(PLUGINS):
         raise UsageError(f"there is no plugin {min(unknown)!r}; there are {', '.join(PLUGINS)}")
-    wish = InstallRequest(wanted, options.untype, options.include, options.plugin_dir)
-    plan = planned(options.slurm_conf, load(options.config), wish)
+    request = InstallRequest(wanted, options.untype, options.include, options.plugin_dir)
+    plan = planned(options.slurm_conf, load(options.config), request)
     if options.apply and (unknown_to := note_installation(options.slurm_conf)):
         plan.by_hand.append(unknown_to)
     _carry_out("plugins install", plan, options.apply, options.as_json)

@@ -56,29 +56,29 @@ def _group() -> None:
 
 
 @takes(JobsOptions)
-def jobs(given: JobsOptions) -> None:
+def jobs(options: JobsOptions) -> None:
     """Replay a trace under each policy, with the live code."""
-    named = _policies(given.policy or [Config().controller.policy], given.in_queue)
-    given.check()
-    settings = _options(given.option or [])
+    named = _policies(options.policy or [Config().controller.policy], options.in_queue)
+    options.check()
+    settings = _options(options.option or [])
     _refuse_unknown(settings, [one for one in named.values() if one])
-    for file in (given.jct_out, given.report):
+    for file in (options.jct_out, options.report):
         _writable(file)
-    trace = _opened(given)
-    simulated = _in_slurms_order if given.in_queue else _in_the_policies_order
-    done = simulated(given, trace, named, settings)
+    trace = _opened(options)
+    simulated = _in_slurms_order if options.in_queue else _in_the_policies_order
+    done = simulated(options, trace, named, settings)
     notes = simulate_output.notes_of(done)
     for one in done:
-        if given.jct_out:
-            path = _file_of(given.jct_out, one.policy, len(done))
+        if options.jct_out:
+            path = _file_of(options.jct_out, one.policy, len(done))
             _write(path, simulate_output.jct_csv(one))
-    if given.report:
-        turn = "Slurm's order" if given.in_queue else "the policy's order"
+    if options.report:
+        turn = "Slurm's order" if options.in_queue else "the policy's order"
         work, cluster = trace.work, trace.cluster
         what = f"{len(work.ids)} jobs of {work.name} on {cluster.text}, in {turn}"
         shown = [simulate_output.for_page(one) for one in done]
-        _write(given.report, page(shown, what, notes))
-    if given.as_json:
+        _write(options.report, page(shown, what, notes))
+    if options.as_json:
         print_json("simulate jobs", [one.summary() for one in done])
     else:
         console().print(simulate_output.table(done))
@@ -97,60 +97,60 @@ class _Trace:
     links: Contention | None
 
 
-def _opened(given: JobsOptions) -> _Trace:
+def _opened(options: JobsOptions) -> _Trace:
     """Read the trace, and take what the options say of it into account."""
-    site = load_if_any(given.config)
+    site = load_if_any(options.config)
     cluster = replace(
-        clusters.parse(given.cluster, given.gpus_per_node, given.nodes_per_rack),
-        cpus_per_gpu=given.cpus_per_gpu,
-        mem_per_gpu_mb=1024 * given.mem_per_gpu,
+        clusters.parse(options.cluster, options.gpus_per_node, options.nodes_per_rack),
+        cpus_per_gpu=options.cpus_per_gpu,
+        mem_per_gpu_mb=1024 * options.mem_per_gpu,
     )
     rates = open_rates(site)
     work = open_trace(
-        given.trace,
+        options.trace,
         cluster.types,
         rates,
-        elastic=given.elastic,
-        from_sacct=given.from_sacct,
+        elastic=options.elastic,
+        from_sacct=options.from_sacct,
         models=ModelNames(site.simulation.job_names, site.simulation.accounts),
-    ).forked(given.copies)
-    if given.cpu_profiles:
+    ).forked(options.copies)
+    if options.cpu_profiles:
         work = with_cpu_profiles(work, cluster, rates.cpus.over(cpu_table.shipped()))
     costs = Costs(
-        given.restart_cost,
-        given.checkpoint_cost,
-        given.node_loss,
-        given.rack_loss,
-        given.cpu_exponent,
-        given.mem_exponent,
-        given.copies_loss,
+        options.restart_cost,
+        options.checkpoint_cost,
+        options.node_loss,
+        options.rack_loss,
+        options.cpu_exponent,
+        options.mem_exponent,
+        options.copies_loss,
     )
     links = None
-    if given.nic_gbps:
-        fabric = Fabric(given.nic_gbps, given.oversubscription, given.overlap)
+    if options.nic_gbps:
+        fabric = Fabric(options.nic_gbps, options.oversubscription, options.overlap)
         work = networked(work, cluster, fabric)
         links = Contention(work, cluster, fabric)
-    seen = estimate(work, given.noise, given.steps_error, given.seed)
-    return _Trace(work, cluster, costs, replace(seen, learned=given.learn), links)
+    seen = estimate(work, options.noise, options.steps_error, options.seed)
+    return _Trace(work, cluster, costs, replace(seen, learned=options.learn), links)
 
 
 def _in_slurms_order(
-    given: JobsOptions, trace: _Trace, named: Named, settings: Mapping[str, object]
+    options: JobsOptions, trace: _Trace, named: Named, settings: Mapping[str, object]
 ) -> list[Outcome]:
     queue = SimulationSetting(
         trace.work,
         trace.cluster,
-        Drawn(given.unmanaged_share, given.typed, seed=given.seed),
+        Drawn(options.unmanaged_share, options.typed, seed=options.seed),
         costs=trace.costs,
         steering=SteeringSetting(
-            not given.no_moves,
-            given.exchange,
-            given.round_s,
-            given.preempt,
-            max_wait_s=given.max_wait,
+            not options.no_moves,
+            options.exchange,
+            options.round_s,
+            options.preempt,
+            max_wait_s=options.max_wait,
         ),
         seen=trace.seen,
-        seed=given.seed,
+        seed=options.seed,
         options=settings,
     )
     return [
@@ -160,12 +160,12 @@ def _in_slurms_order(
 
 
 def _in_the_policies_order(
-    given: JobsOptions, trace: _Trace, named: Named, settings: Mapping[str, object]
+    options: JobsOptions, trace: _Trace, named: Named, settings: Mapping[str, object]
 ) -> list[Outcome]:
     rounds = RoundSetting(
         costs=trace.costs,
-        clock=Clock(given.round_s, given.whole_steps),
-        seed=given.seed,
+        clock=Clock(options.round_s, options.whole_steps),
+        seed=options.seed,
         options=settings,
         seen=trace.seen,
         links=trace.links,

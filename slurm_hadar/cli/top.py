@@ -8,6 +8,7 @@ import typer
 
 from slurm_hadar.cli import status
 from slurm_hadar.cli.common import load_to_ask
+from slurm_hadar.cli.job_filter import FilterOptions
 from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import HadarError, UsageError
 
@@ -20,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class TopOptions(status.FilterOptions):
+class TopOptions(FilterOptions):
     """What the caller of ``hadar top`` typed."""
 
     every: Annotated[float, typer.Option(help="Seconds between two looks.")] = _USUAL_S

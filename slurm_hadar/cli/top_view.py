@@ -15,7 +15,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from slurm_hadar.cli.status import SORTS, Choice
+from slurm_hadar.cli.job_filter import SORTS, Choice
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports import formats, text
 from slurm_hadar.reports import status as report

@@ -72,7 +72,7 @@ class TuneOptions:
 
 
 @takes(TuneOptions)
-def tune(given: TuneOptions) -> None:
+def tune(options: TuneOptions) -> None:
     """Report idle GPUs and waits; propose lines for slurm.conf."""
     from slurm_hadar.profiles.rates import open_rates
     from slurm_hadar.reports import tuning as shown
@@ -81,46 +81,48 @@ def tune(given: TuneOptions) -> None:
     from slurm_hadar.slurm import times
     from slurm_hadar.tuning import replay, sources, study
 
-    names = tuple(dict.fromkeys(given.policy or replay.POLICIES))
+    names = tuple(dict.fromkeys(options.policy or replay.POLICIES))
     for name in names:
         policies.get(name)
-    if given.report and (given.report.is_dir() or not os.access(given.report.parent, os.W_OK)):
-        raise UsageError(f"{given.report} cannot be written; is its folder there?")
-    own = _config(given.config)
-    since_s = 0.0 if given.since is None else times.time_before(given.since, time.time())
-    owners = _submitted(own) if own and given.history is None and given.jct is None else {}
-    wish = sources.TuneRequest(
-        names, given.jobs, given.limit, given.restart_cost, given.save, since_s, owners
+    if options.report and (
+        options.report.is_dir() or not os.access(options.report.parent, os.W_OK)
+    ):
+        raise UsageError(f"{options.report} cannot be written; is its folder there?")
+    own = _config(options.config)
+    since_s = 0.0 if options.since is None else times.time_before(options.since, time.time())
+    owners = _submitted(own) if own and options.history is None and options.jct is None else {}
+    request = sources.TuneRequest(
+        names, options.jobs, options.limit, options.restart_cost, options.save, since_s, owners
     )
     rates = open_rates(own or Config())
-    if given.jct is None:
-        if given.trace or given.cluster:
+    if options.jct is None:
+        if options.trace or options.cluster:
             raise UsageError("--trace and --cluster go with --jct")
         found, notes = sources.of_history(
-            given.history, given.slurm_conf, given.nodes, own, rates, wish
+            options.history, options.slurm_conf, options.nodes, own, rates, request
         )
     else:
         if (
-            given.history
-            or given.nodes
-            or given.since is not None
-            or not given.trace
-            or not given.cluster
+            options.history
+            or options.nodes
+            or options.since is not None
+            or not options.trace
+            or not options.cluster
         ):
             raise UsageError(
                 "--jct goes with --trace and --cluster, without HISTORY, --nodes and --since"
             )
-        pretend = clusters.parse(given.cluster, given.gpus_per_node)
+        pretend = clusters.parse(options.cluster, options.gpus_per_node)
         found, notes = sources.of_simulation(
-            given.trace, given.jct, pretend, given.slurm_conf, own, rates, wish
+            options.trace, options.jct, pretend, options.slurm_conf, own, rates, request
         )
     result = study.result(found, study.advise(found), notes)
-    if given.report:
+    if options.report:
         try:
-            given.report.write_text(shown.page(result))
+            options.report.write_text(shown.page(result))
         except OSError as error:
-            raise HadarError(f"{given.report} cannot be written: {error}") from None
-    if given.as_json:
+            raise HadarError(f"{options.report} cannot be written: {error}") from None
+    if options.as_json:
         print_json("tune", result)
     else:
         console().print(shown.text(result))

@@ -86,9 +86,9 @@ class Learning:
                 Counter(store.counts_in_vain(move)),
             ),
             refused_moves=failed[REFUSED],
-            understated=self.declared_work.factors(now),
+            understated=self.declared_work.trust_factors(now),
             chains=chaining.records(store.entries_with(move, chaining.DETAIL)),
             earlier=self.earlier_jobs.of(now),
-            outgrown=self.assumed_work.factors(now),
+            outgrown=self.assumed_work.trust_factors(now),
             restarts=RestartCosts(store.restarts.means()),
         )

@@ -1,4 +1,4 @@
-"""What one tick saw, meant and did."""
+"""The report of one tick: what it observed, decided and did."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from slurm_hadar.domain.placement import Plan
 
 @dataclass(frozen=True)
 class TickReport:
-    """What one tick saw, meant and did. Times in s."""
+    """What one tick observed, decided and did. Times in s."""
 
     seen: Observed
     snapshot: Snapshot
@@ -22,31 +22,31 @@ class TickReport:
     acted: bool
     backfill: BackfillPlan = field(default_factory=BackfillPlan)
     decided: Sequence[Decision] | None = None
-    """What was recorded on each managed job; None where nothing was."""
-    said: tuple[str, ...] = ()
-    """Sentences for the operator up to what this tick sends."""
+    """What was recorded for each managed job; None if nothing was recorded."""
+    notices: tuple[str, ...] = ()
+    """Messages for the operator from before this tick's actions."""
     outcomes: tuple[str, ...] = ()
-    """Sentences on what became of that."""
+    """Messages about the results of these actions."""
     queries: Mapping[str, int] = field(default_factory=dict)
     """Requests to Slurm by kind, over the whole tick."""
     refused: frozenset[str] = frozenset()
-    """Ids of jobs of which nothing was changed, as Slurm refused it; ``outcomes`` has why."""
+    """Ids of jobs of which Slurm refused each change; the reasons are in ``outcomes``."""
     private: frozenset[str] = frozenset(("jobs", "nodes"))
-    """What Slurm shows to none but operators (PrivateData), of ``jobs`` and ``nodes``."""
+    """What Slurm shows to operators only (PrivateData): ``jobs``, ``nodes``."""
     understated: Mapping[int, float] = field(default_factory=dict)
-    """uid -> how many times a user's declared work counts, where that is more than once."""
+    """uid -> factor of this user's declared work, if above 1."""
     read_s: float = 0.0
     decide_s: float = 0.0
     act_s: float = 0.0
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """All sentences for the operator, in the order of time."""
-        return (*self.said, *self.outcomes)
+        """All messages for the operator, in order of time."""
+        return (*self.notices, *self.outcomes)
 
     @property
     def done(self) -> tuple[Action, ...]:
-        """What was sent to Slurm and taken."""
+        """The actions that Slurm accepted."""
         if not self.acted:
             return ()
         return tuple(a for a in self.diff.actions if a.job.id not in self.refused)

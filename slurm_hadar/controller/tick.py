@@ -159,7 +159,7 @@ class Controller:
         report = self._pass(_Mode(may_act), self._announcements.of_changes(why_not))
         jobs = report.seen.jobs.values()
         tidied = self._observer.folder.tidy(jobs, self._clock(), self._seen_since)
-        return replace(report, said=(*report.said, *tidied))
+        return replace(report, notices=(*report.notices, *tidied))
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
@@ -219,7 +219,7 @@ class Controller:
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
         shown, answer, changes = self._with_requeues(tick, shown, answer, changes)
-        messages += changes.places.said
+        messages += changes.places.messages
         decided = None
         if mode.keep:
             decided = self._record(tick, shown, answer, changes)
@@ -245,8 +245,8 @@ class Controller:
             acted=mode.may_act and not stopped,
             backfill=changes.backfill,
             decided=decided,
-            said=tuple(messages),
-            outcomes=result.said,
+            notices=tuple(messages),
+            outcomes=result.messages,
             queries={kind: number for kind, number in after.items() if number},
             refused=result.refused,
             private=self.rules.private,
@@ -282,7 +282,7 @@ class Controller:
         messages = repair.resume_saved(context, seen)
         look = partial(self._obstacles, seen)
         step = moves.advance(context, seen.jobs, seen.progress, seen.now, look)
-        messages += step.said
+        messages += step.messages
         repair.keep_owners_changes(context, seen)
         repair.close_interrupted(context, seen)
         messages += repair.release_failed_launches(context, seen)
@@ -345,7 +345,7 @@ class Controller:
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
     ) -> tuple[Snapshot, PolicyAnswer, Changes]:
         """With the requeues of jobs whose time limit ends soon, which no policy decides, and what
-        is said of these and of jobs that leave their GPUs idle."""
+        is reported for these and for jobs that leave their GPUs idle."""
         past = tick.past
         ending = chain_requeues.due(
             tick.others, self.config, past.chains, past.moving, self.backoff.interval_s
@@ -405,6 +405,6 @@ class Controller:
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
         settled = moves.settle(context, seen.jobs, self._sleep, self._stopped, self._obstacles_now)
         return Sent(
-            (*(message for result in sent for message in result.said), *settled),
+            (*(message for result in sent for message in result.messages), *settled),
             frozenset().union(*(result.refused for result in sent)),
         )

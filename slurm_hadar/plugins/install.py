@@ -34,7 +34,7 @@ class InstallRequest:
     plugin_dir: Path | None = None
 
 
-def planned(path: Path, config: Config, wish: InstallRequest) -> FileChanges:
+def planned(path: Path, config: Config, request: InstallRequest) -> FileChanges:
     """What adding the wished plugins changes; plugins that are not wished are taken out.
 
     Raises :class:`UsageError` for a slurm.conf or paths that cannot be used.
@@ -42,14 +42,14 @@ def planned(path: Path, config: Config, wish: InstallRequest) -> FileChanges:
     site, plan = SiteFiles(path), FileChanges()
     files: Files = {}
     for name in _LUA:
-        if name in wish.plugins:
-            install_lua.add(site, name, wish.plugin_dir, plan, files)
+        if name in request.plugins:
+            install_lua.add(site, name, request.plugin_dir, plan, files)
         else:
             install_lua.take_out(site, name, plan)
     if files:
-        install_lua.settings(site, config, wish.untype, plan, files)
-    _programs(site, config, wish, plan, files)
-    _spank(site, wish, plan, files)
+        install_lua.settings(site, config, request.untype, plan, files)
+    _programs(site, config, request, plan, files)
+    _spank(site, request, plan, files)
     ours = _ours(site, files, plan)
     text = slurm_conf.with_settings(site.text, plan.added, plan.replaced)
     conf = Change(site.path, site.data, bytes_of(text))
@@ -74,18 +74,18 @@ def removal(path: Path) -> FileChanges:
 def _programs(
     site: SiteFiles,
     config: Config,
-    wish: InstallRequest,
+    request: InstallRequest,
     plan: FileChanges,
     files: Files,
 ) -> None:
-    wanted = [name for name in _PROGRAMS if name in wish.plugins]
+    wanted = [name for name in _PROGRAMS if name in request.plugins]
     if wanted and (path := programs.others_may_change(Path(sys.executable))):
         plan.by_hand.append(
             f"{', '.join(wanted)}: {path} can be changed by others than root, and every user's "
             "jobs would run what they put there: install slurm-hadar where only root may write"
         )
     for name, pairs in _PROGRAMS.items():
-        if name not in wish.plugins:
+        if name not in request.plugins:
             continue
         for program, setting in pairs:
             text = programs.program(
@@ -105,11 +105,11 @@ def _programs(
                 plan.added[setting] = str(path)
 
 
-def _spank(site: SiteFiles, wish: InstallRequest, plan: FileChanges, files: Files) -> None:
+def _spank(site: SiteFiles, request: InstallRequest, plan: FileChanges, files: Files) -> None:
     library = None
-    if "spank" in wish.plugins:
+    if "spank" in request.plugins:
         try:
-            files["hadar_spank.so"] = (spank.build(wish.include), 0o755)
+            files["hadar_spank.so"] = (spank.build(request.include), 0o755)
             library = site.ours / "hadar_spank.so"
         except spank.NotBuilt as error:
             plan.by_hand.append(f"spank: {error}; left out, all else works without")

@@ -1,4 +1,5 @@
-"""Policies: ``decide(view, state) -> (plan, state)``, pure and deterministic, a module each."""
+"""The policies: each a pure, deterministic function ``decide(view, state) -> (plan, state)`` in a
+module of its own."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,15 +45,15 @@ _MODULES = {
 
 
 def names() -> tuple[str, ...]:
-    """The policies of this package."""
+    """The names of the policies of this package, sorted."""
     return tuple(sorted(_MODULES))
 
 
 def find(name: str, *, files: bool = False) -> Policy:
-    """A policy by its name, of this package or of another one, or by ``package.module:decide``.
+    """A policy by its name, of this package or another one, or by ``package.module:decide``.
 
-    ``files``: ``path/to/file.py:decide`` as well. Raises :class:`UsageError` for a policy that
-    there is not, and for one that cannot be loaded.
+    ``files``: accept ``path/to/file.py:decide`` too. Raises :class:`UsageError` if there is no such
+    policy or it cannot be loaded.
     """
     if files and ":" in name:
         from slurm_hadar.policies import foreign
@@ -66,7 +67,7 @@ def _found(name: str) -> Policy:
     if name in _MODULES:
         policy: Policy = import_module(_MODULES[name]).POLICY
         return policy
-    # Reading what all installed packages offer takes time, so a policy of ours never waits for it.
+    # Listing the entry points of all installed packages is slow: skip it for our own policies.
     from slurm_hadar.policies import foreign
 
     if ":" in name:
@@ -79,7 +80,7 @@ def _found(name: str) -> Policy:
 
 
 def makes_copies(name: str) -> bool:
-    """Whether a policy decides on copies of jobs with ``fork``; True where it cannot be loaded."""
+    """Whether a policy plans copies of jobs with ``fork``; True if the policy cannot be loaded."""
     try:
         return Trait.COPIES in find(name).uses
     except UsageError:
@@ -87,14 +88,14 @@ def makes_copies(name: str) -> bool:
 
 
 def get(name: str) -> Decide:
-    """A policy's function, as :func:`find`."""
+    """The ``decide`` function of a policy. Name and errors as in :func:`find`."""
     return find(name).decide
 
 
-def options_read(policy: Policy, given: Mapping[str, object]) -> frozenset[str] | None:
-    """The options that a policy reads, and those that it has decide for it with the ``given`` ones;
-    None where one of them does not declare its options. Raises :class:`UsageError` for a value that
-    one of them does not take."""
+def options_read(policy: Policy, options: Mapping[str, object]) -> frozenset[str] | None:
+    """The names of the options that a policy reads, with those of the policies that it calls under
+    the given ``options``; None if one of them does not declare its options. Raises
+    :class:`UsageError` for a value that one of them rejects."""
     known: set[str] = set()
     looked_at: set[str] = set()
     open_ = [policy]
@@ -105,24 +106,24 @@ def options_read(policy: Policy, given: Mapping[str, object]) -> frozenset[str] 
         if one.name not in looked_at:
             looked_at.add(one.name)
             known |= one.options.model_fields.keys()
-            open_ += [find(other) for other in one.options.read(given).also()]
+            open_ += [find(other) for other in one.options.read(options).also()]
     return frozenset(known)
 
 
 @dataclass(frozen=True)
 class ListedPolicy:
-    """A policy that is installed. ``source``: the package that it comes from."""
+    """An installed policy. ``source``: the package that provides it, with its version."""
 
     name: str
     source: str
     policy: Policy | None
     problem: str = ""
-    """Why it cannot be used; empty where it can."""
+    """Why the policy cannot be used; empty if it can."""
 
 
 def listed(only: str = "") -> Iterator[ListedPolicy]:
-    """The policies that are installed, those of this package first, or ``only`` that name; each is
-    loaded. Raises :class:`UsageError` where other packages cannot be looked through."""
+    """The installed policies, those of this package first, or ``only`` the one of that name. Each
+    is loaded. Raises :class:`UsageError` if the entry points of other packages cannot be read."""
     from slurm_hadar import __version__
     from slurm_hadar.policies import foreign
 

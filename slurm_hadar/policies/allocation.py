@@ -1,7 +1,7 @@
-"""Which nodes a gang gets: free GPUs, CPUs and memory while a plan is being made.
+"""Free GPUs, CPUs and memory while a plan is made, and the nodes that a gang gets.
 
-A *pool* is the nodes of one access group that have GPUs of one type; a *slot* is one such node in
-one pool. A node with two types has a slot in each.
+A *pool* is the nodes of one access group that have GPUs of one type. A *slot* is one such node in
+one pool: a node with two GPU types has a slot in each.
 """
 
 from collections.abc import Hashable, Iterable
@@ -13,44 +13,49 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
 
 _FINE = 1_000_000
-"""CPUs and MB are counted in whole millionths: giving back what was taken leaves no rounding."""
+"""CPUs and MB are counted in integer millionths, so that taking and giving back leaves no
+rounding."""
 _SLACK = 1_000
+"""Millionths by which a demand may exceed what is free."""
 _FAR = 1 << 20
+"""Added to a rank: larger than any number of GPUs of a node."""
 
 Allocation = tuple[tuple[int, int], ...]
-"""A gang's place: (slot, GPUs) per node."""
+"""The nodes of a gang: (slot, GPUs) for each."""
 
 
 @dataclass(frozen=True)
 class ResourcePools:
-    """The cluster's shape, the same for a whole decision."""
+    """The slots and pools of a view, constant during one decision. S slots."""
 
     node: IntArray
-    """(S,) node of each slot."""
+    """(S,) node index of each slot."""
     gpu_type: IntArray
-    """(S,) type of each slot."""
+    """(S,) type index of each slot."""
     pool: IntArray
-    """(S,) pool of each slot; the slots of a pool stand together."""
+    """(S,) pool of each slot; the slots of a pool are contiguous."""
     spans: tuple[tuple[int, int], ...]
-    """Per pool: first slot, and the one behind its last."""
+    """Per pool: its first slot and the slot after its last."""
     pool_type: tuple[int, ...]
+    """Per pool: type index."""
     pool_group: tuple[int, ...]
+    """Per pool: access group."""
     capacity: tuple[int, ...]
     """GPUs per pool."""
     of_type: tuple[tuple[int, ...], ...]
-    """Pools per type."""
+    """Per type: its pools."""
     slot_of: dict[tuple[int, int], int]
     """(node, type) -> slot."""
     node_of: tuple[int, ...]
-    """``node`` as plain numbers."""
+    """``node`` as a tuple of ints."""
     same_node: tuple[tuple[int, ...], ...]
-    """(S,) all slots of the slot's node, itself included."""
+    """(S,) all slots of the node of each slot, the slot itself included."""
     pool_of: tuple[int, ...]
-    """``pool`` as plain numbers."""
+    """``pool`` as a tuple of ints."""
 
 
 def resource_pools(view: View) -> ResourcePools:
-    """The pools of a view. Nodes without usable GPUs of a type have no slot for it, unless a job
+    """The pools of a view. A node without usable GPUs of a type has a slot for it only if a job
     holds GPUs there."""
     gpus, group = view.nodes.gpus, view.nodes.group
     held = view.jobs.held
@@ -95,18 +100,18 @@ def resource_pools(view: View) -> ResourcePools:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What each GPU of a job brings along: CPUs, and memory in MB."""
+    """What each GPU of a job needs beside itself: CPUs, and memory in MB."""
 
     cpus: float = 0.0
     mem_mb: float = 0.0
 
     def fine(self) -> tuple[int, int]:
-        """CPUs and memory in the millionths that a :class:`FreeCapacity` counts in."""
+        """CPUs and memory in the millionths that :class:`FreeCapacity` counts in."""
         return round(self.cpus * _FINE), round(self.mem_mb * _FINE)
 
 
 def demands_of(view: View) -> list[Demand]:
-    """What each GPU of each job brings along; one object for equal needs."""
+    """The demand per GPU of each job, in the order of the view; equal demands share one object."""
     known: dict[tuple[float, float], Demand] = {}
     jobs = view.jobs
     pairs = zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
@@ -114,7 +119,8 @@ def demands_of(view: View) -> list[Demand]:
 
 
 def held_allocations(view: View, pools: ResourcePools) -> dict[int, Allocation]:
-    """Where the running jobs are: row of the job -> its place, in the order of ``held``."""
+    """What running jobs hold: row of the job -> its allocation, in the order of
+    ``JobArrays.held``."""
     held: dict[int, Allocation] = {}
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
@@ -125,7 +131,7 @@ def held_allocations(view: View, pools: ResourcePools) -> dict[int, Allocation]:
 def placement_of(
     view: View, pools: ResourcePools, allocation: Allocation, reason: str
 ) -> Placement:
-    """The placement of a gang that has this place, with its nodes."""
+    """A :class:`Placement` for this allocation, with node names and the reason."""
     gpus: dict[str, int] = {}
     nodes: dict[str, dict[str, int]] = {}
     for slot, count in allocation:
@@ -137,25 +143,28 @@ def placement_of(
 
 
 def gpus_text(placement: Placement) -> str:
-    """The GPUs of a placement: ``1 x k80 + 2 x v100``."""
+    """The GPUs of a placement as text: ``1 x k80 + 2 x v100``."""
     return " + ".join(f"{count} x {kind}" for kind, count in placement.gpus.items())
 
 
 def nodes_text(placement: Placement) -> str:
-    """The node of a placement, or how many it has."""
+    """The node name of a placement on one node, else the number of nodes."""
     nodes = placement.nodes
     return next(iter(nodes)) if len(nodes) == 1 else f"{len(nodes)} nodes"
 
 
 def gang_tier(placement: Placement) -> str:
-    """The tier of a gang where racks do not count."""
+    """The network tier of a placement where racks are unknown: ``node`` or ``network``."""
     return "node" if len(placement.nodes) == 1 else "network"
 
 
 class FreeCapacity:
-    """What is still free. ``soft`` GPUs are free only if their running holder goes elsewhere, so
-    they are taken last. Below 0 where more is held than the view offers: nodes shrink, and the
-    CPUs of a running job are known only roughly."""
+    """The GPUs, CPUs and memory that are still free.
+
+    ``soft`` GPUs are free only if the running job that holds them goes elsewhere, so they are taken
+    last. Values are negative where jobs hold more than the view offers: a node may have shrunk, and
+    the CPUs of a running job are known only roughly.
+    """
 
     __slots__ = (
         "_cpus", "_key", "_mem", "_plain", "_softened", "free", "hopeless", "left", "pools", "soft"
@@ -165,24 +174,24 @@ class FreeCapacity:
         self.pools = pools
         self.free: IntArray = view.nodes.gpus[pools.node, pools.gpu_type].copy()
         self.soft: IntArray = np.zeros_like(self.free)
-        # By slot, so that a pool is a slice; the slots of a node change together.
+        # By slot, so that a pool is a slice; the slots of a node always have equal values.
         self._cpus: IntArray = view.nodes.cpus[pools.node].astype(np.int64) * _FINE
         self._mem: IntArray = view.nodes.mem_mb[pools.node].astype(np.int64) * _FINE
         self._plain = not (view.jobs.cpus_per_gpu.any() or view.jobs.mem_per_gpu_mb.any())
         self.left = [int(np.maximum(self.free[a:b], 0).sum()) for a, b in pools.spans]
-        """Free GPUs per pool."""
+        """Free GPUs per pool, 0 or more."""
         self._key = 0
         self._softened = False
         self.hopeless: set[Hashable] = set()
-        """What is known to find no place here; emptied as soon as something is given back."""
+        """Requests known not to fit; cleared as soon as something is given back."""
 
     def copy(self) -> "FreeCapacity":
-        """An independent copy with the same contents."""
+        """An independent copy."""
         other = FreeCapacity.__new__(FreeCapacity)
         other.pools, other._plain, other._key = self.pools, self._plain, self._key
         other.free, other._softened = self.free.copy(), self._softened
         other.soft = self.soft.copy() if self._softened else self.soft
-        # Without needs nobody changes them.
+        # If no job needs CPUs or memory, these never change.
         other._cpus = self._cpus if self._plain else self._cpus.copy()
         other._mem = self._mem if self._plain else self._mem.copy()
         other.left = self.left.copy()
@@ -190,11 +199,13 @@ class FreeCapacity:
         return other
 
     def key(self) -> int:
-        """Equal for copies that came from one original and have the same future: a Zobrist hash."""
+        """A Zobrist hash of the state: equal for two copies of one original with the same
+        contents."""
         return self._key
 
     def take(self, allocation: Allocation, need: Demand, soft: bool = False) -> None:
-        """Set GPUs, CPUs and memory aside. ``soft``: only mark the GPUs as taken for now."""
+        """Subtract the GPUs of an allocation, with their CPUs and memory. ``soft``: only mark the
+        GPUs."""
         for slot, count in allocation:
             if soft:
                 self._soften(slot, count)
@@ -202,7 +213,7 @@ class FreeCapacity:
                 self._change(slot, count, need)
 
     def give(self, allocation: Allocation, need: Demand, soft: bool = False) -> None:
-        """The opposite of :meth:`take`."""
+        """Undo :meth:`take`."""
         for slot, count in allocation:
             if soft:
                 self._soften(slot, -count)
@@ -234,7 +245,7 @@ class FreeCapacity:
         self._key ^= hash((2, node, cpus, mem)) ^ hash((2, node, cpus_after, mem_after))
 
     def holds(self, allocation: Allocation, need: Demand) -> bool:
-        """Whether exactly this place is free."""
+        """Whether exactly this allocation is free."""
         per_node: dict[int, int] = {}
         for slot, count in allocation:
             if self.free[slot] < count:
@@ -248,18 +259,19 @@ class FreeCapacity:
         )
 
     def cpus_and_memory(self, slot: int) -> tuple[float, float]:
-        """CPUs and memory in MB that are free on the slot's node."""
+        """CPUs and memory (MB) that are free on the node of a slot."""
         return int(self._cpus[slot]) / _FINE, int(self._mem[slot]) / _FINE
 
     def overfull(self, allocation: Allocation) -> bool:
-        """Whether more is held on one of these nodes than the view offers."""
+        """Whether jobs hold more on one of these nodes than the view offers."""
         return any(
             self.free[slot] < 0 or self._cpus[slot] < -_SLACK or self._mem[slot] < -_SLACK
             for slot, _ in allocation
         )
 
     def one_node(self, pool: int, gpus: int, need: Demand) -> Allocation | None:
-        """The fullest node of the pool that still takes the whole gang."""
+        """The node of the pool with the fewest free GPUs that fits the whole gang (best fit); None
+        if no node does."""
         if self.left[pool] < gpus:
             return None
         what = (pool, gpus, need)
@@ -273,7 +285,7 @@ class FreeCapacity:
             fits &= self._cpus[first:end] >= gpus * cpus - _SLACK
             fits &= self._mem[first:end] >= gpus * mem - _SLACK
         if self._softened:
-            # Idle GPUs come first; among nodes that need somebody to leave, the fullest as well.
+            # Nodes with enough idle GPUs come first; the others also in best-fit order.
             hard = free - self.soft[first:end]
             rank = np.where(hard >= gpus, hard, free + _FAR)
         else:
@@ -288,7 +300,8 @@ class FreeCapacity:
     def several_nodes(
         self, pools: tuple[int, ...], gpus: int, need: Demand, most_nodes: int
     ) -> Allocation | None:
-        """The fewest nodes of these pools that together take the gang; one type a node."""
+        """The fewest nodes of these pools that together fit the gang, one GPU type per node; None
+        if there are not at most ``most_nodes`` such nodes."""
         if sum(self.left[p] for p in pools) < gpus:
             return None
         what = (pools, gpus, need, most_nodes)
@@ -299,7 +312,7 @@ class FreeCapacity:
         keep = usable > 0
         slots, usable = slots[keep], usable[keep]
         hard = np.minimum(usable, self.free[slots] - self.soft[slots])
-        # Idle GPUs first; where that takes too many nodes, the emptiest nodes.
+        # Idle GPUs first; if that takes too many nodes, the nodes with the most free GPUs.
         allocation = self._gather(
             slots, usable, np.lexsort((slots, -usable, -hard)), gpus, most_nodes
         )
@@ -310,8 +323,8 @@ class FreeCapacity:
         return allocation
 
     def fitting(self, pools: tuple[int, ...], gpus: int, need: Demand) -> tuple[int, ...]:
-        """Slots of these pools that take so many GPUs, the fullest first. Pools of one type: each
-        slot is on a node of its own."""
+        """The slots of these pools that fit so many GPUs, fewest free GPUs first. The pools are of
+        one type, so that each slot is on a node of its own."""
         if not pools:
             return ()
         slots = np.concatenate([np.arange(*self.pools.spans[p]) for p in pools])
@@ -349,7 +362,7 @@ class FreeCapacity:
         return np.maximum(usable, 0)
 
     def shortage(self, pools: Iterable[int], gpus: int, need: Demand, most_nodes: int) -> str:
-        """As text: which resource keeps a gang of this size out of these pools."""
+        """As text: the resource that a gang of this size lacks in these pools."""
         allowed = list(pools)
         if not allowed:
             return "no node with a GPU type that suits it is open to its owner"
@@ -372,7 +385,7 @@ class FreeCapacity:
 
 
 def nothing_to_place(view: View) -> Plan | None:
-    """The plan where no job waits or runs, or no node has a GPU for one; None elsewhere."""
+    """The plan if the view has no job, or no GPU for its jobs; None otherwise."""
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
     if not view.nodes.gpus.any() and not len(view.jobs.held):

@@ -1,4 +1,4 @@
-"""What another batch is worth: goodput, and the batch that each job trains best with."""
+"""The value of another batch size: goodput, and the batch with which each job trains best."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,17 +10,18 @@ from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, JobArrays, View
 
 _LEAST_GAIN = 0.05
-"""Part by which another batch must be better before a running job is restarted for it."""
+"""A running job restarts for another batch only if that is better by this fraction."""
 
 
 def chooses(batches: BatchTrait) -> BoolArray:
-    """(J,) whether there is anything to choose."""
+    """(J,) whether a job has batches to choose from."""
     found: BoolArray = (batches.base > 0) & (batches.sizes > 0).any(axis=1)
     return found
 
 
 def sizes_of(jobs: JobArrays) -> IntArray:
-    """(J, B) batches that may be chosen; one column of 0 where nothing is known of batches."""
+    """(J, B) batches that may be chosen, in samples; a single column of 0 if the view has no
+    batches."""
     if jobs.batches is None:
         return np.zeros((len(jobs.ids), 1), dtype=np.int64)
     found: IntArray = np.where(chooses(jobs.batches)[:, None], jobs.batches.sizes, 0)
@@ -28,10 +29,10 @@ def sizes_of(jobs: JobArrays) -> IntArray:
 
 
 def goodput_of(jobs: JobArrays, most: IntArray | None = None) -> FloatArray:
-    """(J, R, C, B) samples at the declared batch that a second is worth; 0: not so.
+    """(J, R, C, B) goodput in samples/s at the declared batch; 0 where the job cannot run.
 
-    ``most`` (J,): no larger batch than that, but for the declared and the present one. Jobs
-    without a choice have their rate in the first column.
+    ``most`` (J,): largest batch to consider, beside the declared and the present one. Jobs without
+    a choice have their rate in the first column.
     """
     batches = jobs.batches
     if batches is None:
@@ -47,7 +48,7 @@ def goodput_of(jobs: JobArrays, most: IntArray | None = None) -> FloatArray:
         )
         allowed &= mine | (batches.sizes <= most[:, None])
     good *= allowed[:, None, None, :] & (jobs.rate > 0)[..., None]
-    # Nothing but the declared batch may be known to be possible on some type and count.
+    # On some types and counts only the declared batch may be known to work.
     bare = free[:, None, None] & (jobs.rate > 0) & ~(good > 0).any(axis=3)
     base = _index(batches.sizes, batches.base)
     rows, kinds, columns = np.nonzero(bare)
@@ -57,7 +58,7 @@ def goodput_of(jobs: JobArrays, most: IntArray | None = None) -> FloatArray:
 
 
 def present_index(jobs: JobArrays) -> IntArray:
-    """(J,) column of the batch that a job has: the present, else the declared one."""
+    """(J,) column of the batch that a job has now, or of the declared one."""
     if jobs.batches is None:
         return np.zeros(len(jobs.ids), dtype=np.int64)
     batches = jobs.batches
@@ -72,8 +73,8 @@ def _index(sizes: IntArray, wanted: FloatArray | IntArray) -> IntArray:
 
 
 def best_batches(view: View) -> View:
-    """The same view with the rate of each type and count at its best batch, counted in samples at
-    the declared batch: what a policy that knows no batches may plan with."""
+    """The view with each rate at the best batch of that type and count, in samples at the declared
+    batch, for policies that do not choose batches."""
     if view.jobs.batches is None:
         return view
     return replace(view, jobs=replace(view.jobs, rate=goodput_of(view.jobs).max(axis=3)))
@@ -82,8 +83,8 @@ def best_batches(view: View) -> View:
 def with_batches(view: View, plan: Plan) -> Plan:
     """The plan with the best batch in each placement.
 
-    A running job that stays on its type and count keeps its batch, unless another is better by
-    more than a restart costs it.
+    A running job that stays on its type and count keeps its batch unless another one gains more
+    than the restart costs.
     """
     if view.jobs.batches is None:
         return plan
@@ -117,7 +118,7 @@ def _pays(jobs: JobArrays, job: int, good: FloatArray, best: int, mine: int) -> 
 
 
 def _slowest(view: View, good: FloatArray, gpus: Mapping[str, int]) -> FloatArray:
-    """(B,) goodput on these GPUs; of a mix the slowest type's."""
+    """(B,) goodput on these GPUs; on several types, that of the slowest."""
     count = sum(gpus.values())
     if count not in view.counts:
         return np.zeros(good.shape[2])
@@ -129,10 +130,11 @@ def _slowest(view: View, good: FloatArray, gpus: Mapping[str, int]) -> FloatArra
 def chosen_batch(
     placement: Placement, sizes: IntArray, good: FloatArray, batch: int, base: int
 ) -> Placement:
-    """The placement with a batch, and as text what it brings against the batch ``base``."""
-    words = f"batch {int(sizes[batch])}"
+    """The placement with a batch; its reason says what the batch gains over the batch at
+    ``base``."""
+    gain = f"batch {int(sizes[batch])}"
     if batch != base and good[base] > 0:
-        words += f", worth {good[batch] / good[base]:.2f} times batch {int(sizes[base])}"
+        gain += f", worth {good[batch] / good[base]:.2f} times batch {int(sizes[base])}"
     return replace(
-        placement, batch=int(sizes[batch]), reason=f"{placement.reason}; {words}".strip("; ")
+        placement, batch=int(sizes[batch]), reason=f"{placement.reason}; {gain}".strip("; ")
     )

@@ -1,9 +1,9 @@
-"""What a policy that plans with rates alone takes in from the others, before and after it decides.
+"""What a policy that plans by rates alone takes from other policies, before and after it decides.
 
-Before: the rate of every type and count is that of the best batch (ONES), with the job's fair share
-of CPUs and memory (Synergy), at the nearest tier that could hold it (network). After: each
-placement gets its batch, its CPUs and memory, near nodes, and rounds dealt over GPUs that no
-other job has (Hare). What a view does not hold is left as it is.
+Before: the rate of each type and count becomes that of the best batch (ONES), with the job's fair
+share of CPUs and memory (Synergy), at the nearest tier that could hold the job (network). After:
+each placement gets its batch, its CPUs and memory and near nodes, and the tasks of rounds are dealt
+over GPUs that no other job has (Hare). Traits that the view lacks change nothing.
 """
 
 from dataclasses import replace
@@ -14,50 +14,49 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.batches import best_batches, with_batches
 from slurm_hadar.policies.hadare.mains import RunningCopies, running
-from slurm_hadar.policies.hare.completion import completed as with_dealt_rounds
+from slurm_hadar.policies.hare.completion import with_dealt_rounds
 from slurm_hadar.policies.hare.deal import over
-from slurm_hadar.policies.hare.deal import placement as laid
-from slurm_hadar.policies.network.compose import drawn_nearer, near_rates, placed_near
+from slurm_hadar.policies.hare.deal import placement as dealt_placement
+from slurm_hadar.policies.network.compose import moved_nearer, near_rates, placed_near
 from slurm_hadar.policies.record import Decide
-from slurm_hadar.policies.synergy.completing import completed as with_cpus
-from slurm_hadar.policies.synergy.completing import eased
+from slurm_hadar.policies.synergy.completion import at_fair_share, with_cpus_and_memory
 
 _FORKED = "forked"
 
 
-def wrapped(inner: Decide, view: View, state: State) -> tuple[Plan, State]:
-    """Another policy's decision with all of this around it; its state is kept beside ours."""
+def decide_composite(inner: Decide, view: View, state: State) -> tuple[Plan, State]:
+    """One decision of the policy ``inner`` between both steps. Its state is kept beside ours."""
     before = state.get(_FORKED)
     memory = {key: value for key, value in state.items() if key != _FORKED}
     if not (view.jobs.copies > 1).any():
-        plan, after = inner(widened(view), memory)
-        return completed(view, plan), after
+        plan, after = inner(with_attainable_rates(view), memory)
+        return completed_plan(view, plan), after
     forked = before if isinstance(before, dict) else {}
     now = running(view, forked, 0.0)
-    plan, after = inner(widened(_mains(view, now)), memory)
-    plan = completed(view, _bound(view, now, plan))
+    plan, after = inner(with_attainable_rates(_with_mains(view, now)), memory)
+    plan = completed_plan(view, _keep_immovable(view, now, plan))
     copies = {id_: one.copies for id_, one in plan.placements.items() if one.copies > 1}
     return plan, {**after, _FORKED: copies}
 
 
-def widened(view: View) -> View:
-    """The view with the rates that a job may count on."""
-    return near_rates(eased(best_batches(view)))
+def with_attainable_rates(view: View) -> View:
+    """The view with the rates that a job can count on."""
+    return near_rates(at_fair_share(best_batches(view)))
 
 
-def completed(view: View, plan: Plan) -> Plan:
-    """The plan with all that the view tells of beside type and count. Pure."""
+def completed_plan(view: View, plan: Plan) -> Plan:
+    """The plan with all that the traits of the view add to types and counts. Pure."""
     found = with_batches(view, plan)
     if view.jobs.network is not None:
-        sure = eased(view)
-        found = drawn_nearer(sure, placed_near(sure, found))
-    # CPUs last: whoever gets a node here also needs what stands beside its GPUs.
-    return with_cpus(view, with_dealt_rounds(view, found))
+        sure = at_fair_share(view)
+        found = moved_nearer(sure, placed_near(sure, found))
+    # CPUs last: a job that gets a node in an earlier step needs CPUs and memory there too.
+    return with_cpus_and_memory(view, with_dealt_rounds(view, found))
 
 
-def _mains(view: View, now: RunningCopies) -> View:
-    """Jobs that run dealt are shown with their fastest seat; the rest is free, or out of sight
-    where the job may not be moved."""
+def _with_mains(view: View, now: RunningCopies) -> View:
+    """The view in which a job whose tasks are dealt holds its fastest seat only. Its other seats
+    are free, or hidden if the job may not be moved."""
     if not now.mains:
         return view
     rows = [(job, *seat) for job, seat in now.mains.items()]
@@ -72,13 +71,15 @@ def _mains(view: View, now: RunningCopies) -> View:
     return replace(view, nodes=nodes, jobs=replace(view.jobs, held=held))
 
 
-def _bound(view: View, now: RunningCopies, plan: Plan) -> Plan:
-    """Who may not be moved keeps all that it runs on."""
+def _keep_immovable(view: View, now: RunningCopies, plan: Plan) -> Plan:
+    """Jobs that may not be moved keep all that they run on."""
     placements = dict(plan.placements)
     for job, seat in now.mains.items():
         if not view.jobs.movable[job]:
             seats = (seat, *now.others[job])
             dealt = over(view, job, seats, 0.0)
             if dealt is not None:
-                placements[view.jobs.ids[job]] = laid(view, job, dealt, True, "may not be moved")
+                placements[view.jobs.ids[job]] = dealt_placement(
+                    view, job, dealt, True, "may not be moved"
+                )
     return replace(plan, placements=placements)

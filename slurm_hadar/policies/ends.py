@@ -1,4 +1,4 @@
-"""When a job would end, as the policies' reasons say it."""
+"""The expected end of a job as text, for the reasons of policies."""
 
 import numpy as np
 
@@ -8,7 +8,8 @@ UNKNOWN = "end unknown"
 
 
 def time_left(view: View, job: int, seconds: float) -> str:
-    """``8 min`` or ``2.1 h``; empty where it is an assumption only, by which to compare places."""
+    """``8 min`` or ``2.1 h``; empty if the end is unknown, and only assumed to compare
+    placements."""
     return span(seconds) if view.jobs.end_known[job] and np.isfinite(seconds) else ""
 
 
@@ -26,7 +27,7 @@ def ends(view: View, job: int, seconds: float) -> str:
 
 
 def ends_here(view: View, job: int, seconds: float) -> str:
-    """The same of a job that stays where it runs: ``reaches its time limit in 20 min`` where that
+    """:func:`ends` for a job that stays where it runs: ``reaches its time limit in 20 min`` if that
     comes before its end."""
     left_s = float(view.jobs.limit_s[job])
     if left_s < seconds and time_left(view, job, seconds):
@@ -35,13 +36,13 @@ def ends_here(view: View, job: int, seconds: float) -> str:
 
 
 def moves(view: View, job: int, there_s: float, here_s: float) -> str:
-    """Why a job moves that would end in ``there_s`` there and in ``here_s`` where it is."""
+    """Why a job moves that would end in ``there_s`` after the move and in ``here_s`` without it."""
     left = time_left(view, job, here_s)
     if left:
         return f"; it moves, as where it is it ends in {left}"
     if not (np.isfinite(there_s) and np.isfinite(here_s) and there_s > 0):
         return "; it moves"
     times = f"{here_s / there_s:.1f}"
-    # Which says nothing where it rounds to this.
+    # A factor that rounds to 1.0 says nothing.
     faster = f", as it is expected to be {times} times as fast there" if times != "1.0" else ""
     return f"; it moves{faster}"

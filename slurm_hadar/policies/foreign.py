@@ -1,7 +1,8 @@
-"""Policies of other packages, modules and files: found when asked for, and checked while they run.
+"""Policies of other packages, modules and files: loaded on request, and checked at each decision.
 
-A package registers with an entry point of the group ``slurm_hadar.policies``, whose name is that of
-its :class:`Policy`. What is broken there is one sentence, and stops nothing else.
+A package registers a policy with an entry point of the group ``slurm_hadar.policies`` that has the
+name of its :class:`Policy`. An entry point that cannot be loaded is reported in one sentence and
+affects nothing else.
 """
 
 import json
@@ -24,7 +25,7 @@ _MOST_NAMED = 3
 
 
 def registered() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Name -> the entry points of that name; none is loaded. Raises UsageError."""
+    """Name -> the entry points of that name. Loads none of them. Raises UsageError."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     try:
         for entry in entry_points(group=GROUP):
@@ -40,7 +41,8 @@ def source_of(entry: EntryPoint) -> str:
 
 
 def load(entries: tuple[EntryPoint, ...]) -> Policy:
-    """The policy of an entry point. Raises UsageError where it is broken, or is offered twice."""
+    """The policy of an entry point. Raises UsageError if it cannot be loaded or two packages
+    provide it."""
     entry = entries[0]
     sources = sorted({source_of(one) for one in entries})
     where = f"policy {entry.name} of {' and '.join(sources)}"
@@ -58,8 +60,8 @@ def load(entries: tuple[EntryPoint, ...]) -> Policy:
 
 
 def named(spec: str, *, files: bool) -> Policy:
-    """The policy ``package.module:decide``, or ``path/to/file.py:decide`` where ``files``; what is
-    named is a function or a :class:`Policy`. Raises UsageError."""
+    """The policy ``package.module:decide``, or with ``files`` also ``path/to/file.py:decide``. The
+    name after the colon is that of a function or a :class:`Policy`. Raises UsageError."""
     where, _, attribute = spec.rpartition(":")
     if not where or not attribute.isidentifier():
         raise UsageError(f"{spec!r} names no policy; it must be package.module:decide")
@@ -100,7 +102,7 @@ def _file(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file")
     module = util.module_from_spec(spec)
-    # Dataclasses and models look their own module up there.
+    # Dataclasses and pydantic models look up their own module there.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -112,10 +114,10 @@ def _file(path: Path) -> object:
 
 
 def guarded(policy: Policy, where: str) -> Policy:
-    """The policy with its answers checked before anything acts on them.
+    """The policy with each of its answers checked.
 
-    Its ``decide`` raises HadarError where the other one fails, or returns a plan that cannot be
-    carried out, or a state that is not JSON.
+    Its ``decide`` raises HadarError if the policy raises, or returns a plan that cannot be carried
+    out or a state that is not JSON.
     """
     return replace(policy, decide=_checked(policy.decide, where))
 
@@ -136,8 +138,8 @@ def _checked(inner: Decide, where: str) -> Decide:
         wrong = problems(view, plan)
         if wrong:
             more = f", and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
-            said = "; ".join(wrong[:_MOST_NAMED]) + more
-            raise HadarError(f"{where} made a plan that cannot be carried out: {said}")
+            found = "; ".join(wrong[:_MOST_NAMED]) + more
+            raise HadarError(f"{where} made a plan that cannot be carried out: {found}")
         try:
             json.dumps(after)
         except (TypeError, ValueError) as error:
@@ -148,8 +150,8 @@ def _checked(inner: Decide, where: str) -> Decide:
 
 
 def _message(error: BaseException) -> str:
-    """The error in one line, with the place in the source where it was raised."""
+    """The error in one line, with the source line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}{at}" if said else f"{type(error).__name__}{at}"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}{at}" if text else f"{type(error).__name__}{at}"

@@ -1,4 +1,4 @@
-"""Options of a policy as a schema: what it reads, within which bounds, with which default."""
+"""The options of a policy as a schema: names, types, bounds and defaults."""
 
 import math
 from collections.abc import Mapping
@@ -11,39 +11,40 @@ from slurm_hadar.domain.errors import UsageError
 
 
 def _whole(value: object) -> object:
-    # A configuration may write 4.0 or 4.7 for a whole number; the rest is dropped.
+    # A configuration may have 4.0 or 4.7 for an integer; the fraction is dropped.
     return math.floor(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 Amount = Annotated[float, Field(strict=True, ge=0, lt=1e9)]
 """A number of 0 or more."""
 Part = Annotated[float, Field(strict=True, ge=0, lt=1)]
-"""A number of at least 0 and below 1."""
+"""A fraction: at least 0 and below 1."""
 Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, lt=1e9)]
-"""A whole number of 0 or more."""
+"""An integer of 0 or more."""
 Flag = Annotated[bool, Field(strict=True)]
-"""true or false; no number stands for it."""
+"""true or false; numbers are rejected."""
 
 
 class PolicyOptions(BaseModel):
-    """Base of a policy's options: a field each, with its type, its default and a string below it.
+    """Base class for the options of a policy: one field per option, with its type, its default and
+    a string below it that describes it.
 
-    ``View.options`` also holds the guards of the site and may hold options of other policies, so
-    keys that are no fields are ignored.
+    ``View.options`` also holds guards of the site and may hold options of other policies, so
+    unknown keys are ignored.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> Self:
-        """The options of a view. Raises :class:`UsageError` that names the option at fault."""
+        """The options of a view. Raises :class:`UsageError` that names the invalid option."""
         try:
             return cls.model_validate(dict(options))
         except ValidationError as error:
             raise UsageError(_sentence(cls, error)) from None
 
     def also(self) -> tuple[str, ...]:
-        """Names of other policies whose options count as well, as it has them decide."""
+        """Names of other policies that this policy calls, whose options it therefore reads too."""
         return ()
 
 
@@ -77,5 +78,5 @@ def _range(field: FieldInfo) -> str:
     }
     if "ge" in bound and "le" in bound:
         return f"between {bound['ge']:g} and {bound['le']:g}"
-    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    return ", ".join(f"{word} {bound[name]:g}" for name, word in words.items() if name in bound)
+    names = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return ", ".join(f"{text} {bound[name]:g}" for name, text in names.items() if name in bound)

@@ -1,4 +1,4 @@
-"""What a policy declares of itself."""
+"""The record with which a policy describes itself."""
 
 import re
 from collections.abc import Callable
@@ -10,61 +10,61 @@ from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.options import PolicyOptions
 
 Decide = Callable[[View, State], tuple[Plan, State]]
-"""A policy's function: pure and deterministic, without a clock, a file or Slurm."""
+"""A policy's function: pure and deterministic, without clock, files or Slurm."""
 
 RESERVED = frozenset({"backfill", "exchange", "plain", "untold"})
-"""No names of policies: the controller keeps its own memory under three of them, and ``plain``
-stands for Slurm alone in a simulation."""
+"""Names that no policy may have: the controller stores state of its own under three of them, and
+``plain`` stands for Slurm alone in simulations."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Trait(StrEnum):
-    """What a policy uses beside GPU types and counts."""
+    """What a policy uses or decides beside GPU types and counts."""
 
     MOVES = "moves"
-    """It places running jobs elsewhere, or stops them for others."""
+    """It moves running jobs, or stops them for others."""
     ORDER = "order"
-    """It serves waiting jobs in another order than Slurm's priority."""
+    """It serves waiting jobs in another order than by Slurm's priority."""
     CPUS = "cpus"
-    """It gives jobs other CPUs and memory per GPU than they ask for
+    """It gives jobs other CPUs and memory per GPU than they request
     (``JobArrays.cpu_sensitivity``)."""
     BATCHES = "batches"
     """It chooses global batches (``JobArrays.batches``)."""
     COPIES = "copies"
-    """It decides on the copies of a job together (``JobArrays.copies``), so what is too slow for
-    the time limit in one copy stays possible."""
+    """It plans the copies of a job together (``JobArrays.copies``), so a type on which one copy
+    would exceed the time limit stays possible."""
     ROUNDS = "rounds"
     """It deals the tasks of a round over GPUs (``JobArrays.tasks``)."""
     RACKS = "racks"
-    """It looks at racks (``NodeArrays.rack``, ``JobArrays.network``): each tick asks Slurm for its
+    """It uses racks (``NodeArrays.rack``, ``JobArrays.network``): each tick queries Slurm's
     switches."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy and what is to be known of it without running it.
+    """A policy with what can be known of it without running it.
 
-    Raises TypeError or ValueError for a record that cannot be used.
+    Raises TypeError or ValueError for an invalid record.
     """
 
     name: str
-    """Letters, digits and ``_``, beginning with a letter: as in ``controller.policy``."""
+    """The value of ``controller.policy``: letters, digits and ``_``, beginning with a letter."""
     decide: Decide
     options: type[PolicyOptions] | None = None
-    """What it reads from ``View.options``; None: not declared, so nothing is checked."""
+    """What it reads from ``View.options``; None: not declared, so options are not checked."""
     uses: frozenset[Trait] = frozenset()
-    """What it uses beside types and counts; names of traits will do."""
+    """What it uses beside types and counts. Names of traits are accepted."""
     preempts: bool = False
-    """Whether it is designed to stop running jobs; ``hadar
-    check`` then asks for ``guards.preempt``."""
+    """Whether it is designed to stop running jobs; ``hadar check`` then asks for
+    ``guards.preempt``."""
     title: str = ""
-    """One line on what it does."""
+    """What it does, in one line."""
     paper: str = ""
-    """Where the idea comes from."""
+    """The paper that describes it."""
 
     def __post_init__(self) -> None:
-        """Check the record, as it may come from another package."""
+        """Validate the record, as it may come from another package."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is no name for a policy: letters, digits and _ only")
         if self.name in RESERVED:

@@ -1,4 +1,4 @@
-"""Why a job has no GPU type and count to choose from, for the policies' reasons."""
+"""Why no GPU type and count is open to a job, for the reasons of policies."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ NOT_RUNNABLE = "no GPU type and count that it can run with"
 def unavailable(view: View, job: int) -> str:
     """Why no type and count is open to this row of the view now.
 
-    A view has the GPUs that are free or held by the jobs of the plan. What other jobs have, what is
-    kept for a job ahead, and nodes that are closed to the job may all be open to it a moment later.
+    A view has the GPUs that are free or held by jobs that a plan can move. GPUs of other jobs, GPUs
+    kept for a job ahead and nodes that are closed to the job may become available later.
     """
     jobs, nodes = view.jobs, view.nodes
     able = jobs.rate[job] > 0
@@ -44,15 +44,15 @@ def _none_open(names: Sequence[str], elsewhere: IntArray) -> str:
     """``elsewhere``: GPUs of each of the types ``names`` on nodes that are closed to the job."""
     closed = [f"{number} x {name}" for name, number in zip(names, elsewhere, strict=True) if number]
     rest = [name for name, number in zip(names, elsewhere, strict=True) if not number]
-    said = []
+    causes = []
     if rest:
-        said.append(
+        causes.append(
             f"no GPU of {', '.join(rest)} is open to it now: other jobs that no plan can move have"
             " them, they are kept for a job ahead, or their nodes are closed to it"
         )
     if closed:
-        said.append(
+        causes.append(
             f"{' + '.join(closed)} that are free or held by jobs that a plan can move are on nodes"
             " that its partitions, its constraint or a reservation exclude"
         )
-    return "; ".join(said)
+    return "; ".join(causes)

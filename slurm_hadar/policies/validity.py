@@ -1,4 +1,4 @@
-"""Whether a plan can be carried out on its view."""
+"""Checks whether a plan can be carried out on its view."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,12 +23,12 @@ def held_by(view: View) -> dict[int, Place]:
 
 
 def problems(view: View, plan: Plan) -> tuple[str, ...]:
-    """Problems with a plan, a sentence each; empty for one that can be carried out.
+    """The problems of a plan, one sentence each; empty if the plan can be carried out.
 
-    Every job is placed or waits with a reason. A placement names its nodes, open to the job's
-    owner, with a number of GPUs that the job can run with. A job that may not be moved keeps what
-    it holds. No more GPUs, CPUs and memory are given than there are; where a node shrank below what
-    is held on it, what stays there counts as given.
+    A valid plan places each job, or has a reason why it waits. A placement names nodes that are
+    open to the job's owner, with a number of GPUs that the job can run with. A job that may not be
+    moved keeps what it holds. No node gives more GPUs, CPUs or memory than it has, except that jobs
+    may keep what they hold on a node that has shrunk.
     """
     return tuple(_problems(view, plan))
 

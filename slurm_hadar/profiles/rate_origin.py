@@ -45,7 +45,7 @@ class Evidence:
 
     cell: ExpectedRate
     own: Correction
-    theirs: Correction
+    others: Correction
     inferred: InferredRate | None
     in_full: Callable[[], bool]
     shifted: Callable[[], bool]
@@ -54,13 +54,13 @@ class Evidence:
 def origin(evidence: Evidence, place: Place, uid: int | None, job: str) -> RateOrigin:
     """The origin of one rate of the jobs of ``uid``. ``job``: the id of the one that is asked for,
     whose own measurements are named."""
-    cell, own, theirs = evidence.cell, evidence.own, evidence.theirs
+    cell, own, others = evidence.cell, evidence.own, evidence.others
     kind: Literal["inferred", "table", "estimate"] = "table" if cell.known else "estimate"
     words, where = cell.how, (place.gpu_type, place.gpus, place.batch)
     if evidence.inferred is not None:
         kind, words = "inferred", _inferred(evidence.inferred, place)
     stands = place.gpu_type in own.types()
-    for by in () if place.spread else (own,) if stands else (own, theirs):
+    for by in () if place.spread else (own,) if stands else (own, others):
         if by.measured(*where) is not None:
             whose: Literal["owner", "other_users"] = "owner" if by is own else "other_users"
             if short_s := by.short_s(*where):
@@ -80,7 +80,7 @@ def origin(evidence: Evidence, place: Place, uid: int | None, job: str) -> RateO
     if own:
         what = "what was measured" if uid is None else "what its owner's runs measured"
         return RateOrigin(kind, f"{words}, corrected by {what}", "owner")
-    if theirs:
+    if others:
         return RateOrigin(kind, f"{words}, corrected by what other users measured", "other_users")
     return RateOrigin(kind, words)
 

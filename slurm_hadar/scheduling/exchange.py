@@ -1,8 +1,8 @@
 """Which waiting jobs exchange their places in Slurm's queue.
 
-A job that moves up asks for no more than the one whose place it gets, or no job outside the
-exchange stands between the two. So a job outside the exchange sees ahead of it, in every place, the
-job that was there before or one that asks for no more.
+A job that moves up requests no more than the job whose place it gets, or no job outside the
+exchange is between the two. So a job outside the exchange has ahead of it, in each place, the job
+that was there before or one that requests no more.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import numpy as np
 from slurm_hadar.domain.view import FloatArray, IntArray
 
 NO_EXCHANGE = -1
+"""Group of jobs that take part in no exchange."""
 _J = TypeVar("_J")
 
 
@@ -26,7 +27,7 @@ class ExchangeLevel(StrEnum):
     ALL = "all"
 
     def group(self, user: object, account: str, qos: str) -> tuple[object, ...]:
-        """Jobs of one group may exchange places, as far as this goes."""
+        """The key of a job: jobs with equal keys may exchange places."""
         match self:
             case ExchangeLevel.ACCOUNT:
                 return (account,)
@@ -38,15 +39,15 @@ class ExchangeLevel(StrEnum):
 
 @dataclass(frozen=True)
 class QueuePlaces(Generic[_J]):
-    """Job -> the place that is its ``own``, and the one that it has (``held``), both numbers."""
+    """Job -> its ``own`` place, and the place that it has now (``held``); both are numbers."""
 
     own: dict[_J, int]
     held: dict[_J, int]
 
     def use(self, job: _J) -> None:
-        """The job has started from the place that it had. If it was another's, all those who gave
-        up theirs in turn keep what they got for it, or others would see two of them ahead where one
-        was."""
+        """Record that the job has started from its present place. If that was another job's own,
+        each job along the chain of exchanges keeps the place that it got; otherwise other jobs
+        would have two of them ahead where one was."""
         if self.own[job] == self.held[job]:
             return
         owners = {own: one for one, own in self.own.items()}
@@ -63,29 +64,29 @@ class WaitingJobs:
     """W waiting jobs in Slurm's order, the next to start first."""
 
     group: IntArray
-    """(W,) jobs exchange places with those of their own group only; NO_EXCHANGE: with none."""
-    asks: FloatArray
-    """(W, M) what each asks for, of whatever the site counts: GPUs, nodes, seconds ..."""
-    wish: FloatArray
-    """(W,) the job with the lesser wish shall go first."""
+    """(W,) a job exchanges places within its group only; NO_EXCHANGE: not at all."""
+    requested: FloatArray
+    """(W, M) amounts that each job requests of what the site counts: GPUs, nodes, seconds, ..."""
+    rank: FloatArray
+    """(W,) desired order: the job with the lower rank should go first."""
 
 
-def exchanged(line: WaitingJobs) -> IntArray:
-    """(W,) the job that gets each place, as an index into the line."""
-    jobs = np.arange(len(line.group))
+def exchanged(queue: WaitingJobs) -> IntArray:
+    """(W,) the job that gets each place, as an index into the queue."""
+    jobs = np.arange(len(queue.group))
     for place in range(len(jobs)):
-        group = line.group[jobs[place]]
+        group = queue.group[jobs[place]]
         if group == NO_EXCHANGE:
             continue
         behind = jobs[place + 1 :]
-        ours = line.group[behind] == group
-        sooner = ours & (line.wish[behind] < line.wish[jobs[place]])
+        ours = queue.group[behind] == group
+        sooner = ours & (queue.rank[behind] < queue.rank[jobs[place]])
         if not sooner.any():
             continue
-        no_more = (line.asks[behind] <= line.asks[jobs[place]]).all(axis=1)
+        no_more = (queue.requested[behind] <= queue.requested[jobs[place]]).all(axis=1)
         among_us = np.logical_and.accumulate(ours)
         may = sooner & (no_more | among_us)
         if may.any():
-            found = place + 1 + int(np.where(may, line.wish[behind], np.inf).argmin())
+            found = place + 1 + int(np.where(may, queue.rank[behind], np.inf).argmin())
             jobs[[place, found]] = jobs[[found, place]]
     return jobs

@@ -1,7 +1,7 @@
-"""Whether a waiting job ends sooner where it waits for one GPU type than where it starts first.
+"""Whether a waiting job ends sooner if it waits for one GPU type than where it can start first.
 
-Rule 4 of the prototype behind the project's hints, at theta 0: no job counts what it takes from
-those behind it (recalled).
+Rule 4 of the prototype of the project's hints, at theta 0: a job does not count what it takes from
+the jobs behind it (recalled).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ def worth_waiting(
     longest_s: float,
     wanted_by_others: Callable[[_K], bool],
 ) -> tuple[_K, ...]:
-    """``kinds`` without those on which the job would end later, even if it began there now, than on
-    the one that it waits for, which then comes first. As they are where none is left out.
+    """``kinds`` without those on which the job would end later, even if it started there now, than
+    on the best type with its wait, which then comes first. Unchanged if none is left out.
 
-    ``waits``: s until it may start on each, those missing cannot be waited for; ``times``: s that
-    it runs there; ``longest_s``: s that it may wait; ``wanted_by_others``: whether a job behind it
-    that takes no part wants one. None is left out where it would wait for longer, or for one that
-    others want.
+    ``waits``: s until it may start on each; a type without an entry cannot be waited for.
+    ``times``: run time there, s. ``longest_s``: longest wait, s. ``wanted_by_others``: whether a
+    job behind it that takes no part wants the type. No type is left out if the wait would be
+    longer than ``longest_s``, or for a type that others want.
     """
     ends = {kind: waits[kind] + times.get(kind, inf) for kind in kinds if kind in waits}
     best = min(ends, key=ends.__getitem__, default=None)

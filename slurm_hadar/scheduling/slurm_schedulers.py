@@ -1,6 +1,6 @@
 """Slurm's main scheduler and its backfill (recalled: sched/backfill of Slurm 22.05 to 24.11).
 
-A site with a partition per GPU type: each job stands in the queue once for each of its types.
+For a site with one partition per GPU type: each job is in the queue once for each of its types.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +12,9 @@ from slurm_hadar.scheduling.free_over_time import FreeOverTime
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """``depth``: jobs that the main scheduler looks at (default_queue_depth); ``tested``: and
-    backfill (bf_max_job_test); ``interval_s``: between two passes of backfill (bf_interval)."""
+    """``depth``: jobs that the main scheduler considers (default_queue_depth); ``tested``: jobs
+    that backfill considers (bf_max_job_test); ``interval_s``: between two passes of backfill
+    (bf_interval)."""
 
     depth: int = 100
     tested: int = 500
@@ -37,12 +38,13 @@ class Waiting:
 
 
 Start = Callable[[int, int], bool]
-"""(job, type) -> whether it could be started there: GPUs that are free need not be on nodes that
-the job may use together."""
+"""(job, type) -> whether it could be started there: free GPUs may be on nodes that the job cannot
+use together."""
 
 
 def main_scheduler(queue: Iterable[Waiting], types: int, start: Start) -> None:
-    """In the order of the queue. A type on which a job did not fit is closed to all behind it."""
+    """Try the jobs in the order of the queue. A type on which a job did not fit is closed to all
+    jobs behind it."""
     closed: set[int] = set()
     for one in queue:
         for kind in one.kinds:
@@ -58,10 +60,9 @@ def main_scheduler(queue: Iterable[Waiting], types: int, start: Start) -> None:
 def backfill_scheduler(
     queue: Iterable[Waiting], free: Mapping[int, FreeOverTime], start: Start
 ) -> None:
-    """Starts each job that delays none before it. A job that cannot start gets a reservation for
-    each of its types, as without bf_one_resv_per_job. ``free``: type -> GPUs free over time; they
-    are written to. Those of jobs that were started are taken as well.
-    """
+    """Start each job that delays none before it. A job that cannot start gets a reservation on each
+    of its types, as without bf_one_resv_per_job. ``free``: type -> free GPUs over time; modified:
+    the GPUs of started jobs and of reservations are taken."""
     for one in queue:
         later: dict[int, float] = {}
         for kind in one.kinds:

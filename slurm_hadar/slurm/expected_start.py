@@ -17,27 +17,28 @@ _LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """sbatch's answer to ``--test-only``. ``start_s`` since the epoch; ``refused``: why it would
-    not take the job, else empty; ``code``: its exit code; ``said``: its stderr."""
+    """sbatch's answer to ``--test-only``. ``start_s``: s since the epoch; ``refused``: why sbatch
+    would reject the job, else empty; ``code``: its exit code; ``stderr``: its stderr."""
 
     start_s: float = 0.0
     nodes: str = ""
     partition: str = ""
     refused: str = ""
     code: int = 0
-    said: str = ""
+    stderr: str = ""
 
 
 def start_of(
-    program: str, words: Sequence[str], environment: Mapping[str, str], script: bytes | None
+    program: str, arguments: Sequence[str], environment: Mapping[str, str], script: bytes | None
 ) -> Start:
-    """When Slurm alone would start the job. ``script``: what comes on its standard input.
+    """When Slurm alone would start the job. ``script``: content for its standard input. Raises
+    HadarError if sbatch cannot be run or does not answer.
 
-    Slurm counts a job number on for each such question, and keeps nothing else.
+    Each such question uses up one Slurm job ID and changes nothing else.
     """
     try:
         done = subprocess.run(
-            ["sbatch", "--test-only", *words],
+            ["sbatch", "--test-only", *arguments],
             executable=program,
             env=dict(environment),
             input=script,
@@ -52,14 +53,15 @@ def start_of(
         raise HadarError(f"sbatch --test-only gave no answer within {_LIMIT_S:g} s") from None
     except OSError as error:
         raise HadarError(f"{program} cannot be run: {error.strerror}") from None
-    said = done.stderr.decode(errors="replace")
-    match = _SAYS_START.search(said)
+    stderr = done.stderr.decode(errors="replace")
+    match = _SAYS_START.search(stderr)
     if done.returncode == 0 and match:
-        return Start(parse_date(match[1]), match[2], match[3] or "", said=said)
+        return Start(parse_date(match[1]), match[2], match[3] or "", stderr=stderr)
     lines = [
         clean_line(line).removeprefix("allocation failure: ")
-        for line in said.splitlines()
+        for line in stderr.splitlines()
         if line.strip()
     ]
     lines = [line for line in lines if not line.startswith("Try ")]
-    return Start(refused=lines[-1] if lines else "no reason given", code=done.returncode, said=said)
+    why = lines[-1] if lines else "no reason given"
+    return Start(refused=why, code=done.returncode, stderr=stderr)

@@ -1,1 +1,1 @@
-"""The mathematics that policies share. Knows nothing of Slurm, jobs or clocks."""
+"""The mathematics that policies share. Independent of Slurm, jobs and clocks."""

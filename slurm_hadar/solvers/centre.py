@@ -1,7 +1,8 @@
-"""The middle of all equally good shares: an analytic centre, by Newton's method.
+"""The centre of all equally good shares: an analytic centre, by Newton's method.
 
-A linear programme says how good shares can be, not which of the many equally good ones to take: a
-solver's corner solution depends on its release and on the order of the jobs. The centre is unique.
+A linear programme gives the value of the best shares, not which of many equally good ones to take:
+the vertex that a solver returns depends on its release and on the order of the jobs. The centre is
+unique.
 """
 
 import numpy as np
@@ -17,20 +18,20 @@ _TO_THE_EDGE = 0.95
 def centre(
     gain: FloatArray, gpus: FloatArray, copies: FloatArray, capacity: FloatArray, least: float
 ) -> FloatArray | None:
-    """argmax of the sum of the logarithms of all slacks of X_jr >= 0, sum_r X_jr <= 1,
-    sum_j copies_j gpus_j X_jr <= capacity_r, and sum_r gain_jr X_jr >= least.
+    """argmax of the sum of the logarithms of all slacks of X_jr >= 0, sum_r X_jr <= 1, sum_j
+    copies_j gpus_j X_jr <= capacity_r, and sum_r gain_jr X_jr >= least.
 
-    ``gain`` (J, R): X is 0 where it is 0; each row has a positive one, and none on a type without
-    GPUs. ``gpus`` and ``copies``, how often the row occurs: (J,); its slacks count as often.
-    ``least`` > 0 must be below what can be reached. None where the method does not settle.
-    Infeasible-start Newton (Boyd and Vandenberghe, Convex Optimization, 10.3); the Hessian is a
-    small block per job plus one row per type.
+    ``gain`` (J, R): X is 0 where it is 0; each row has a positive entry, and none on a type without
+    GPUs. ``gpus`` (J,). ``copies`` (J,): how often each row occurs; its slacks count as often.
+    ``least`` > 0 must be below the maximum. None if the method does not converge. Infeasible-start
+    Newton (Boyd and Vandenberghe, Convex Optimization, 10.3); the Hessian is a small block per job
+    plus one row per type.
     """
     open_ = gain > 0
     used = np.where(open_, (copies * gpus)[:, None], 0.0)
     speed = gain / least
     m = copies[:, None]
-    # A type without GPUs has no share to give; its slack stays what it is.
+    # A type without GPUs has no shares; its slack is constant.
     cap = np.where(capacity > 0, capacity, 1.0)
     width = gain.shape[1]
     x = np.where(
@@ -60,7 +61,7 @@ def centre(
             small = np.diag(v**2) + np.einsum("jr,jrk->rk", used, spread)
             back = np.linalg.solve(small, (used * plain).sum(axis=0))
         except np.linalg.LinAlgError:
-            # Slacks so unlike that their squares leave no digits.
+            # The slacks differ so much that their squares lose all digits.
             return None
         dx = (plain - spread @ back) * ones
         du, dv = -dx.sum(axis=1), -(used * dx).sum(axis=0)

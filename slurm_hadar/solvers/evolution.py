@@ -1,8 +1,8 @@
-"""Evolutionary search over which job each GPU serves, and with how many samples a step.
+"""Evolutionary search for the job of each GPU and its samples per step.
 
-The representation and the four operators of ONES (arXiv 2108.03645, recalled): a candidate says per
-GPU (job, local batch); fill, uniform crossover, uniform mutation, reorder. Selection is by rank,
-and the best stays. Nothing here looks at the clock.
+The representation and the four operators of ONES (arXiv 2108.03645, recalled): a candidate assigns
+to each GPU (job, local batch); fill, uniform crossover, uniform mutation, reorder. Selection is by
+rank, and the best candidate survives. Independent of the clock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from slurm_hadar.solvers.evolution_operators import crossover, mutate
 from slurm_hadar.solvers.evolution_space import Candidates, Keys, Score, Space
 
 _KEPT = 4
-"""Candidates that are shown after each generation."""
+"""Candidates that are yielded after each generation."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to search."""
+    """The effort of a search."""
 
     population: int = 48
     theta: float = 0.15
-    """Chance of each job to be preempted in a mutation."""
+    """Probability that a mutation preempts a job."""
 
 
 def evolve(
@@ -48,35 +48,36 @@ def evolve(
     effort: Effort,
     rng: np.random.Generator,
 ) -> Iterator[Best]:
-    """Generations without end, each with the best candidate so far: stop whenever you like.
+    """Generations without end, each with the best candidate so far; the caller may stop at any
+    time.
 
-    ``seeds``: candidates (options, batches) to begin with, all valid; the first counts where
-    nothing is better. Every candidate that is yielded is valid: no pool over its capacity, whole
-    gangs, allowed options.
+    ``seeds``: valid candidates (options, batches) to begin with; the first one wins ties. Every
+    candidate is valid: no pool above its capacity, whole gangs, allowed options. Lower scores are
+    better.
     """
     number = max(effort.population, _KEPT)
     first = Candidates(np.stack([s[0] for s in seeds]), np.stack([s[1] for s in seeds]))
     rows = np.arange(max(number, len(seeds))) % len(seeds)
-    crowd = first.take(rows)
+    candidates = first.take(rows)
     fresh = np.arange(len(rows)) >= len(seeds)
     if fresh.any():
-        more = fill(space, crowd.take(np.flatnonzero(fresh)), keys, rng)
-        crowd = first.join(more)
-    points = score(crowd.option, crowd.batch)
+        more = fill(space, candidates.take(np.flatnonzero(fresh)), keys, rng)
+        candidates = first.join(more)
+    points = score(candidates.option, candidates.batch)
     generation = 0
     while True:
         order = _fittest(points, number)
-        crowd, points = crowd.take(order), points[order]
-        pairs = [(crowd.option[at].copy(), crowd.batch[at].copy()) for at in range(_KEPT)]
+        candidates, points = candidates.take(order), points[order]
+        pairs = [(candidates.option[at].copy(), candidates.batch[at].copy()) for at in range(_KEPT)]
         yield Best(*pairs[0], float(points[0]), generation, tuple(pairs[1:]))
         generation += 1
-        children = _offspring(space, crowd, effort, keys, rng)
-        crowd = crowd.join(children)
+        children = _offspring(space, candidates, effort, keys, rng)
+        candidates = candidates.join(children)
         points = np.concatenate([points, score(children.option, children.batch)])
 
 
 def _fittest(points: FloatArray, number: int) -> IntArray:
-    """The best rows, twins only where there are too few others; the first of equals."""
+    """The best rows; duplicates only if there are too few others; the first of equals."""
     order = np.argsort(points, kind="stable")
     twin = np.zeros(len(order), dtype=bool)
     twin[1:] = points[order][1:] == points[order][:-1]

@@ -1,4 +1,4 @@
-"""ONES's fill: idle GPUs go to waiting jobs and to running ones; all candidates at once."""
+"""ONES's fill: idle GPUs go to waiting and then to running jobs, in all candidates at once."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.solvers.evolution_space import Candidates, Keys, Space, used
 
 _SHORT_LIST = 64
-"""Waiting jobs that a candidate looks at in one pass."""
+"""Waiting jobs that a candidate considers in one pass."""
 _PASSES = 3
 _WILLING = 0.7
-"""Part of the candidates in which running jobs grow into what is idle."""
+"""Fraction of the candidates in which running jobs grow onto idle GPUs."""
 _WAIT = -1
 
 
-def fill(space: Space, crowd: Candidates, keys: Keys, rng: np.random.Generator) -> Candidates:
-    """Give idle GPUs to waiting jobs, those with the highest drawn keys first, and what is left to
-    the running ones, if the candidate's luck will have it so."""
-    option, batch = crowd.option.copy(), crowd.batch.copy()
+def fill(space: Space, candidates: Candidates, keys: Keys, rng: np.random.Generator) -> Candidates:
+    """Give idle GPUs to waiting jobs, those with the highest random keys first, and in a random
+    part of the candidates the rest to running jobs."""
+    option, batch = candidates.option.copy(), candidates.batch.copy()
     free = space.capacity[None, :] - used(space, option)
     key = keys(rng, len(option))
     for _ in range(_PASSES):
@@ -38,8 +38,8 @@ def _admit(
     rng: np.random.Generator,
 ) -> bool:
     able = np.isfinite(space.quickest).any(axis=1, keepdims=True)
-    wish = np.where((option < 0) & able.T, key, -np.inf)
-    row, job = _highest(wish, min(_SHORT_LIST, wish.shape[1]))
+    preference = np.where((option < 0) & able.T, key, -np.inf)
+    row, job = _highest(preference, min(_SHORT_LIST, preference.shape[1]))
     if not len(row):
         return False
     seconds = space.quickest[job]
@@ -71,21 +71,22 @@ def _grow(
     now = np.where(open_, space.quickest[jobs, held], 0.0)
     gain = now - np.where(open_, space.quickest[jobs, more], 0.0)
     open_ &= gain > 0
-    wish = np.where(open_, np.log(np.maximum(gain, 1e-9) / np.maximum(extra, 1)), -np.inf)
-    wish += np.where(open_, rng.gumbel(size=wish.shape), 0.0)
-    row, job = _highest(wish, min(_SHORT_LIST, wish.shape[1]))
+    preference = np.where(open_, np.log(np.maximum(gain, 1e-9) / np.maximum(extra, 1)), -np.inf)
+    preference += np.where(open_, rng.gumbel(size=preference.shape), 0.0)
+    row, job = _highest(preference, min(_SHORT_LIST, preference.shape[1]))
     if not len(row):
         return False
     return _accept(space, option, batch, free, row, job, larger[row, job])
 
 
-def _highest(wish: FloatArray, most: int) -> tuple[IntArray, IntArray]:
-    """(row, column) of the highest of each row, row by row, highest first; -inf never."""
-    if most < wish.shape[1]:
-        columns = np.argpartition(-wish, most - 1, axis=1)[:, :most]
+def _highest(preference: FloatArray, most: int) -> tuple[IntArray, IntArray]:
+    """(row, column) of the highest entries of each row, row by row, highest first; -inf is
+    skipped."""
+    if most < preference.shape[1]:
+        columns = np.argpartition(-preference, most - 1, axis=1)[:, :most]
     else:
-        columns = np.broadcast_to(np.arange(wish.shape[1]), wish.shape)
-    value = np.take_along_axis(wish, columns, 1)
+        columns = np.broadcast_to(np.arange(preference.shape[1]), preference.shape)
+    value = np.take_along_axis(preference, columns, 1)
     order = np.argsort(-value, axis=1, kind="stable")
     columns = np.take_along_axis(columns, order, 1)
     row, at = np.nonzero(np.isfinite(np.take_along_axis(value, order, 1)))
@@ -101,7 +102,7 @@ def _accept(
     job: IntArray,
     chosen: IntArray,
 ) -> bool:
-    """Take what fits, in this order."""
+    """Apply the choices that fit, in this order; whether there was one."""
     if not len(row):
         return False
     had = np.where(option[row, job] >= 0, space.gpus[np.maximum(option[row, job], 0)], 0)

@@ -1,6 +1,7 @@
-"""ONES's operators on GPUs: reorder, uniform crossover, uniform mutation; all candidates at once.
+"""ONES's operators on GPUs: reorder, uniform crossover, uniform mutation; for all candidates at
+once.
 
-Axes as in ``evolution_space.py``. What mends a child whose gangs were cut is ours.
+Axes as in ``evolution_space.py``. The repair of a child whose gangs were cut is ours.
 """
 
 import numpy as np
@@ -11,18 +12,18 @@ from slurm_hadar.solvers.evolution_space import Candidates, Space
 _WAIT = -1
 
 
-def lay(space: Space, crowd: Candidates) -> tuple[IntArray, IntArray]:
-    """Reorder: (P, G) job of each GPU (-1: idle) and its local batch, each job's GPUs contiguous.
+def gpus_of_jobs(space: Space, candidates: Candidates) -> tuple[IntArray, IntArray]:
+    """Reorder: (P, G) job of each GPU (-1: idle) and its local batch, with contiguous GPUs per job.
 
-    A job's batch is dealt evenly, the rest to its first GPUs.
+    The batch of a job is split evenly, the remainder over its first GPUs.
     """
-    number, total = len(crowd.option), int(space.capacity.sum())
+    number, total = len(candidates.option), int(space.capacity.sum())
     who = np.full((number, total), _WAIT, dtype=np.int64)
     local = np.zeros((number, total), dtype=np.int64)
-    row, job = np.nonzero(crowd.option >= 0)
+    row, job = np.nonzero(candidates.option >= 0)
     if not len(row):
         return who, local
-    option = crowd.option[row, job]
+    option = candidates.option[row, job]
     order = np.lexsort((job, space.pool[option], row))
     row, job, option = row[order], job[order], option[order]
     gpus = space.gpus[option]
@@ -35,16 +36,16 @@ def lay(space: Space, crowd: Candidates) -> tuple[IntArray, IntArray]:
     step = np.arange(int(gpus.sum())) - np.repeat(ahead, gpus)
     at = np.repeat(row, gpus), np.repeat(first, gpus) + step
     who[at] = np.repeat(job, gpus)
-    whole = space.sizes[job, crowd.batch[row, job]]
+    whole = space.sizes[job, candidates.batch[row, job]]
     local[at] = np.repeat(whole // gpus, gpus) + (step < np.repeat(whole % gpus, gpus))
     return who, local
 
 
-def read(space: Space, who: IntArray, local: IntArray) -> Candidates:
-    """Candidates out of GPUs: cut gangs are made whole again.
+def jobs_of_gpus(space: Space, who: IntArray, local: IntArray) -> Candidates:
+    """Candidates from GPUs; gangs that were cut are repaired.
 
-    A job keeps the pool in which it has most GPUs, and of these as many as it may run with; its
-    batch is the allowed one nearest to the sum over them, on logarithms.
+    A job keeps the pool in which it has most GPUs, and of these the largest count that it may run
+    with. Its batch is the allowed one nearest, on logarithms, to the sum over these GPUs.
     """
     number, jobs, pools = len(who), len(space.sizes), len(space.capacity)
     pool_of = np.repeat(np.arange(pools), space.capacity)
@@ -70,9 +71,9 @@ def read(space: Space, who: IntArray, local: IntArray) -> Candidates:
     return Candidates(option, batch)
 
 
-def _nearest(space: Space, job: IntArray, option: IntArray, wished: FloatArray) -> IntArray:
+def _nearest(space: Space, job: IntArray, option: IntArray, target: FloatArray) -> IntArray:
     sizes = np.maximum(space.sizes[job], 1)
-    off = np.abs(np.log(sizes) - np.log(np.maximum(wished, 1.0))[:, None])
+    off = np.abs(np.log(sizes) - np.log(np.maximum(target, 1.0))[:, None])
     found: IntArray = np.where(np.isfinite(space.seconds[job, option]), off, np.inf).argmin(axis=1)
     return found
 
@@ -80,17 +81,19 @@ def _nearest(space: Space, job: IntArray, option: IntArray, wished: FloatArray) 
 def crossover(
     space: Space, mothers: Candidates, fathers: Candidates, rng: np.random.Generator
 ) -> Candidates:
-    """Uniform crossover: each GPU of a child is the mother's or the father's."""
-    who, local = lay(space, mothers)
-    other, there = lay(space, fathers)
+    """Uniform crossover: each GPU of a child is from the mother or the father."""
+    who, local = gpus_of_jobs(space, mothers)
+    other, there = gpus_of_jobs(space, fathers)
     mask = rng.random(who.shape) < 0.5
-    return read(space, np.where(mask, who, other), np.where(mask, local, there))
+    return jobs_of_gpus(space, np.where(mask, who, other), np.where(mask, local, there))
 
 
-def mutate(space: Space, crowd: Candidates, theta: float, rng: np.random.Generator) -> Candidates:
-    """Uniform mutation: each running job loses its GPUs with probability ``theta``, with half of
-    that those above its next smaller count only; with half of it it takes another batch."""
-    option, batch = crowd.option.copy(), crowd.batch.copy()
+def mutate(
+    space: Space, candidates: Candidates, theta: float, rng: np.random.Generator
+) -> Candidates:
+    """Uniform mutation of each running job: with probability ``theta`` it loses its GPUs, with half
+    of that it shrinks to its next smaller count, and with half of that it takes another batch."""
+    option, batch = candidates.option.copy(), candidates.batch.copy()
     row, job = np.nonzero(option >= 0)
     luck = rng.random(len(row))
     held = option[row, job]

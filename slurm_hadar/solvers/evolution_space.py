@@ -1,7 +1,7 @@
-"""What an evolutionary search may choose from, and candidates by job.
+"""The search space of an evolutionary search, and candidates by job.
 
-Axes: P candidates, G GPUs (those of a pool stand together), J jobs, K pools, O options (pool-major:
-pool x count), B batches.
+Axes: P candidates, G GPUs (contiguous per pool), J jobs, K pools, O options (pool-major: pool x
+count), B batches.
 """
 
 from collections.abc import Callable
@@ -12,32 +12,32 @@ import numpy as np
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 
 Score = Callable[[IntArray, IntArray], FloatArray]
-"""(P, J) options and (P, J) batches -> (P,), less is better."""
+"""(P, J) options and (P, J) batches -> (P,); lower is better."""
 Keys = Callable[[np.random.Generator, int], FloatArray]
-"""A draw of (P, J) keys for P candidates: who is served first, higher first."""
+"""A draw of (P, J) keys for P candidates: jobs with higher keys are served first."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What may be chosen. ``seconds`` inf: not allowed."""
+    """The allowed choices. ``seconds`` inf: not allowed."""
 
     capacity: IntArray
     """(K,) GPUs."""
     counts: IntArray
-    """(C,) GPU counts, rising."""
+    """(C,) GPU counts, ascending."""
     seconds: FloatArray
-    """(J, O, B) what is left of the job, s; O = K x C."""
+    """(J, O, B) run time of the remaining work, s; O = K x C."""
     sizes: IntArray
-    """(J, B) global batches in samples, rising; 0: none to choose."""
+    """(J, B) global batches in samples, ascending; 0: no choice."""
     keep: BoolArray
-    """(J,) must have GPUs in every candidate that is worth anything: is never preempted."""
+    """(J,) jobs that must not be preempted."""
 
     pool: IntArray = field(init=False)
     gpus: IntArray = field(init=False)
     best: IntArray = field(init=False)
-    """(J, O) index of the batch with which the job ends first there."""
+    """(J, O) index of the batch with the shortest run time."""
     quickest: FloatArray = field(init=False)
-    """(J, O) s with that batch."""
+    """(J, O) that run time, s."""
     below: IntArray = field(init=False)
     """(J, O) the largest option of the pool with at most that many GPUs; -1: none."""
     above: IntArray = field(init=False)
@@ -74,17 +74,17 @@ class Space:
 
 @dataclass
 class Candidates:
-    """P candidates by job: option (P, J), -1 waits, and batch (P, J)."""
+    """P candidates by job: option (P, J), -1 waits; and batch (P, J)."""
 
     option: IntArray
     batch: IntArray
 
     def take(self, rows: IntArray) -> "Candidates":
-        """Some of them."""
+        """These rows."""
         return Candidates(self.option[rows], self.batch[rows])
 
     def join(self, other: "Candidates") -> "Candidates":
-        """Both."""
+        """Both sets of candidates."""
         return Candidates(
             np.concatenate([self.option, other.option]), np.concatenate([self.batch, other.batch])
         )

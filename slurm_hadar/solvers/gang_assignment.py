@@ -1,8 +1,8 @@
-"""Which gangs get the GPUs now: one option per job at most, the largest sum of values.
+"""The gangs that get GPUs now: at most one option per job, with the largest sum of values.
 
 A multiple-choice knapsack with one capacity per pool. Prices by an ascending auction (recalled:
-Demange, Gale and Sotomayor's, for gangs no longer exact), then the gaps are filled in the order
-of value per GPU; small instances are finished by HiGHS.
+Demange, Gale and Sotomayor; no longer exact for gangs), then the gaps are filled by value per GPU.
+Small instances are solved by HiGHS.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ from slurm_hadar.solvers.programme import INFINITY, Programme
 
 _SWEEPS = 60
 _EXACT = 4000
-"""Most (job, option) pairs that are handed to HiGHS."""
+"""Most (job, option) pairs that are passed to HiGHS."""
 _NODES = 60
 _GAP = 1e-3
 
 
 def assign(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray) -> IntArray:
-    """(J,) option per job, -1 for none. ``value`` (J, O): 0 or less means that it may not.
+    """(J,) option per job, -1 for none. ``value`` (J, O): 0 or less: not allowed.
 
-    Effort is bounded by sweeps and nodes, not by the clock. O(sweeps x J x (O + log J)).
+    The effort is bounded by sweeps and nodes, not by time. O(sweeps x J x (O + log J)).
     """
     useful = (value > 0).any(axis=1) & (capacity.sum() > 0)
     rows = np.flatnonzero(useful)
@@ -43,7 +43,8 @@ def _sum(value: FloatArray, chosen: IntArray) -> float:
 
 
 def _auction(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray) -> IntArray:
-    """Prices rise where too many want to be, until each pool can serve those who want it."""
+    """Raise prices where demand exceeds the capacity, until each pool can serve the jobs that want
+    it."""
     jobs, pools = len(value), len(capacity)
     price = np.zeros(pools)
     every = np.arange(jobs)
@@ -74,7 +75,8 @@ def _auction(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArr
 def _fill(
     value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArray, wants: IntArray
 ) -> IntArray:
-    """Those who are served at the prices, then all others by value per GPU, as far as they fit."""
+    """The jobs that are served at the prices, then all others by value per GPU, as far as they
+    fit."""
     free = capacity.astype(np.int64).copy()
     chosen: IntArray = np.full(len(value), -1, dtype=np.int64)
     served = np.flatnonzero(wants >= 0)
@@ -106,12 +108,12 @@ def _exact(
     size, jobs = len(row), len(value)
     solver = Programme(
         cost=value[row, col] / float(value.max()),
-        most=np.ones(size),
+        upper=np.ones(size),
         low=np.full(jobs + len(capacity), -INFINITY),
         high=np.concatenate([np.ones(jobs), capacity.astype(np.float64)]),
         index=np.stack([row, jobs + pool[col]], axis=1),
         value=np.stack([np.ones(size), gpus[col]], axis=1),
-        whole=True,
+        integer=True,
     ).solve(mip_rel_gap=_GAP, mip_max_nodes=_NODES)
     taken = np.array(solver.getSolution().col_value)
     if len(taken) != size:

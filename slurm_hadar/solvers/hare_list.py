@@ -1,11 +1,11 @@
-"""Hare's offline list schedules: tasks in one order, each put on a GPU behind what that GPU has.
+"""Hare's offline list schedules: tasks in one order, each appended to a GPU.
 
-Two rules say on which GPU. ``available``: the one that is free first, whatever it is worth for the
-task; this is the paper's own (HPDC 2022, verified), and its bound is proved for it: with task times
-that differ by a factor of at most alpha over the GPUs the weighted sum of completion times is at
-most alpha (2 + alpha) times the least one, in the order of
+Two rules choose the GPU. ``available``: the one that is free first, whatever its speed. This is the
+rule of the paper (HPDC 2022, verified), and its bound holds for it: if the times of a task differ
+by a factor of at most alpha over the GPUs, the weighted sum of completion times is at most alpha (2
++ alpha) times the minimum, in the order of
 :func:`~slurm_hadar.solvers.hare_relaxation.paper_order`. ``finish``: the one that ends the task
-first (ours); it has no such proof.
+first (ours); without a proven bound.
 """
 
 from bisect import bisect_right, insort
@@ -25,7 +25,7 @@ Rule = Literal["available", "finish"]
 @dataclass(frozen=True)
 class TaskSchedule:
     """``finish_s`` (J,) ends of the jobs; ``starts``: per job and round, (type, start s, end s) of
-    each task; ``switches``: times that a GPU goes from one job to another."""
+    each task; ``switches``: how often a GPU changes to another job."""
 
     finish_s: FloatArray
     starts: tuple[tuple[tuple[tuple[int, float, float], ...], ...], ...]
@@ -33,7 +33,8 @@ class TaskSchedule:
 
 
 def alpha(task_s: FloatArray) -> float:
-    """Largest over smallest time of a job's task over the types that it can run on; (J, R)."""
+    """The largest ratio, over all jobs, of the longest to the shortest time of a task over the
+    types that it can run on; (J, R)."""
     finite = np.isfinite(task_s)
     most = np.where(finite, task_s, 0.0).max(axis=1, initial=0.0)
     least = np.where(finite, task_s, np.inf).min(axis=1, initial=np.inf)
@@ -47,18 +48,17 @@ def list_schedule(
     rule: Rule = "finish",
     switch_s: float = 0.0,
 ) -> TaskSchedule:
-    """Each task, smallest ``order`` first, behind what its GPU has.
+    """Append each task, smallest ``order`` first, to a GPU.
 
-    ``order``: per job (its rounds,), rising; ``gpus`` (R,); ``switch_s``: a GPU that takes a task
-    of another job than before stands still so long. Only types on which a job can run are looked
-    at, also by ``available``.
+    ``order``: per job (its rounds,), ascending; ``gpus`` (R,); ``switch_s``: seconds that a GPU is
+    idle before a task of another job. Types on which a job cannot run are skipped by both rules.
     """
     first = sorted(
         (float(place), job, number)
         for job, row in enumerate(order)
         for number, place in enumerate(row.tolist())
     )
-    # Per type, rising: when each GPU is free, and the job that it had last.
+    # Per type, ascending: when each GPU is free, and its last job.
     free: list[list[tuple[float, int]]] = [[(0.0, -1)] * count for count in gpus.tolist()]
     ready = jobs.arrival_s.tolist()
     sync = jobs.sync_s.tolist()
@@ -76,7 +76,7 @@ def list_schedule(
                 kind = min(
                     kinds, key=lambda kind: max(free[kind][0][0], ready[job]) + lengths[kind]
                 )
-                # Of GPUs that would wait for the task the one that would wait least.
+                # Of GPUs that would wait for the task, the one that waits least.
                 at = max(0, bisect_right(free[kind], (ready[job], len(made))) - 1)
             since, before = free[kind].pop(at)
             other = before not in (-1, job)

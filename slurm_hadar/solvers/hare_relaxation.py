@@ -1,20 +1,20 @@
-"""Hare's relaxation: when would each round of each job be done, if GPUs were one fluid whole?
+"""Hare's relaxation: when each round of each job would end if all GPUs were one fluid machine.
 
-Chen et al., HPDC 2022 and IEEE TCC 12(4) 2024: minimise sum w_j C_j over jobs whose rounds follow
-each other, each of K equal tasks; Queyranne's load inequalities in place of the GPUs; tasks in the
-order of their midpoints (recalled). For tasks of unlike lengths on unlike GPUs (ours): give each
-GPU m any price s_m >= 0 and each task i the size q_i = min_m s_m p_im. No task takes less than
-q_i / s_m on GPU m, so Queyranne's inequality for the tasks of that GPU, summed over GPUs
+Chen et al., HPDC 2022 and IEEE TCC 12(4) 2024: minimise sum w_j C_j over jobs with consecutive
+rounds of K equal tasks each; Queyranne's load inequalities in place of the GPUs; tasks in the order
+of their midpoints (recalled). For tasks of different lengths on different GPUs (ours): give each
+GPU m any price s_m >= 0 and each task i the size q_i = min_m s_m p_im. No task takes less than q_i
+/ s_m on GPU m, so Queyranne's inequality for the tasks of that GPU, summed over GPUs
 (Cauchy-Schwarz), gives for every set S of tasks
 
     sum_S q_i C_i >= (sum_S q_i)^2 / (2 sum_m s_m) + sum_S q_i^2 / (2 max_m s_m)
 
 and the same counted from any time r for tasks of jobs that arrive at r or later. With s_m = 1 it is
-the one for M alike machines (Hall, Schulz, Shmoys and Wein 1997, recalled) and q_i the task's
-shortest length. Prices that say how scarce a type is for these jobs make it much tighter: without
-them slow GPUs that are good for some job count in full for all. There are exponentially many sets;
-those that are violated most are prefixes in the order of midpoints, so they are found by sorting
-and added until none is left.
+the inequality for M identical machines (Hall, Schulz, Shmoys and Wein 1997, recalled), and q_i the
+shortest length of the task. Prices that reflect the scarcity of a type make it much tighter:
+without them slow GPUs that suit some job count in full for all. There are exponentially many sets;
+the most violated ones are prefixes in the order of midpoints, so they are found by sorting and
+added until none is left.
 """
 
 from dataclasses import dataclass
@@ -27,21 +27,20 @@ from slurm_hadar.solvers.prices import scarcity
 from slurm_hadar.solvers.programme import new_solver
 
 _MOST_GROUPS = 800
-"""Rounds are put together into so many groups, or the programme would grow without limit."""
+"""Rounds are merged into at most this many groups, to bound the size of the programme."""
 _MOST_PASSES = 60
 _CUTS_PER_PASS = 12
 _STARTS = 12
 _TOLERANCE = 1e-4
 _EARLY = 0.01
-"""Where the objective leaves open when a job's earlier rounds are done, they are early (ours):
-rounds that are all planned just in time make a poor order."""
+"""Weight of the earlier rounds of a job (ours): without it, rounds that the objective does not
+determine may be planned just in time, which gives a poor order."""
 
 
 @dataclass(frozen=True)
 class RoundJobs:
-    """J jobs. ``arrival_s``, ``weight`` (J,); ``rounds`` (J,) left; ``tasks`` (J,) of a round;
-    ``task_s`` (J, R) length of a task, inf where it cannot run; ``sync_s`` (J,) between two
-    rounds."""
+    """J jobs. ``arrival_s``, ``weight`` (J,); ``rounds`` (J,) left; ``tasks`` (J,) per round;
+    ``task_s`` (J, R) length of a task, inf if it cannot run; ``sync_s`` (J,) between two rounds."""
 
     arrival_s: FloatArray
     weight: FloatArray
@@ -52,15 +51,15 @@ class RoundJobs:
 
     @property
     def shortest_s(self) -> FloatArray:
-        """(J,) a task on its fastest type."""
+        """(J,) length of a task on its fastest type."""
         found: FloatArray = self.task_s.min(axis=1)
         return found
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """``midpoint``: per job (its rounds,) when the middle of each round's tasks would be, s.
-    ``bound``: no schedule has a smaller sum of w_j C_j. ``cuts``: inequalities that it took."""
+    """``midpoint``: per job (its rounds,), when the middle of each round's tasks would be, s.
+    ``bound``: no schedule has a smaller sum of w_j C_j. ``cuts``: number of inequalities added."""
 
     midpoint: tuple[FloatArray, ...]
     bound: float
@@ -69,8 +68,8 @@ class Relaxed:
 
 @dataclass(frozen=True)
 class _Load:
-    """One choice of prices. ``size`` (J,) q of a job's tasks; ``all`` and ``top``: the sum and the
-    largest of the GPUs' prices."""
+    """One choice of prices. ``size`` (J,): q of a job's tasks; ``all`` and ``top``: the sum and the
+    maximum of the prices over the GPUs."""
 
     size: FloatArray
     all: float
@@ -78,7 +77,7 @@ class _Load:
 
 
 def relax(jobs: RoundJobs, gpus: IntArray) -> Relaxed:
-    """Solve the relaxation; every job must be able to run on one of the ``gpus`` (R,)."""
+    """Solve the relaxation. Each job must be able to run on one of the ``gpus`` (R,)."""
     groups = _Groups(jobs)
     loads = _loads(jobs, gpus)
     starts = np.unique(np.quantile(jobs.arrival_s, np.linspace(0, 1, _STARTS), method="lower"))
@@ -96,7 +95,7 @@ def relax(jobs: RoundJobs, gpus: IntArray) -> Relaxed:
     else:
         done = programme.solve()
     programme.weigh(0.0)
-    # The groups end with their last task; the job with the exchange behind it.
+    # A group ends with its last task; a job with the exchange after it.
     bound = float(jobs.weight @ (programme.solve()[groups.last] + jobs.sync_s))
     return Relaxed(groups.midpoints(done), bound, cuts)
 
@@ -125,7 +124,7 @@ def _loads(jobs: RoundJobs, gpus: IntArray) -> list[_Load]:
 
 
 class _Groups:
-    """Neighbouring rounds of a job as one variable: when the last of them is done."""
+    """Consecutive rounds of a job as one variable: the end of the last of them."""
 
     def __init__(self, jobs: RoundJobs) -> None:
         size = np.maximum(jobs.rounds, 1)
@@ -153,7 +152,7 @@ class _Groups:
         order = np.argsort(middle, kind="stable")
         order = order[self._arrival[order] >= since]
         work = (self._tasks * size)[order]
-        # In terms of the groups' ends; the way back to the rounds' means goes to the right side.
+        # In terms of the groups' ends: the distance to the rounds' means is on the right side.
         right = (
             np.cumsum(work) ** 2 / (2.0 * load.all)
             + np.cumsum(work * size[order]) / (2.0 * load.top)
@@ -169,7 +168,7 @@ class _Groups:
         return [(order[: at + 1], work[: at + 1], float(right[at])) for at in wrong.tolist()]
 
     def midpoints(self, done: FloatArray) -> tuple[FloatArray, ...]:
-        """Rounds of a group spread evenly up to its end."""
+        """Midpoints of the rounds, spread evenly up to the end of their group."""
         found = []
         for first, last in zip(self.first.tolist(), self.last.tolist(), strict=True):
             ends: list[FloatArray] = []
@@ -190,7 +189,7 @@ def _share(rounds: IntArray) -> IntArray:
 
 
 class _Programme:
-    """min sum w_j C_j over the groups' ends, in units of their typical size."""
+    """min sum w_j C_j over the ends of the groups, in units of their typical size."""
 
     def __init__(self, jobs: RoundJobs, groups: _Groups) -> None:
         number = len(groups.job)
@@ -213,7 +212,7 @@ class _Programme:
         self.weigh(_EARLY)
 
     def weigh(self, early: float) -> None:
-        """Let earlier rounds count for this part of a job's weight, all together."""
+        """Give all earlier rounds together this fraction of a job's weight."""
         jobs, groups = self._jobs, self._groups
         per_job = (groups.last - groups.first + 1).astype(np.float64)
         cost = early * (jobs.weight / per_job)[groups.job]

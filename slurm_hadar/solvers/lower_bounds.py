@@ -1,6 +1,6 @@
-"""What no schedule can beat: bounds of the makespan and of the average completion time.
+"""Lower bounds of the makespan and of the average completion time.
 
-Both hold for every schedule with preemption, one option per job at a time, gangs of any shape.
+They hold for each schedule with preemption, one option per job at a time, and gangs of any shape.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.solvers.time_indexed import TimeIndexedWork, shortest, timetable
 
 _POINTS = 12
-"""Points per bucket of the integration."""
+"""Integration points per bucket."""
 _TRIES = np.array([0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.25])
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Least makespan, from time 0, and least average of finish minus arrival, both s."""
+    """The least makespan, from time 0, and the least average of finish minus arrival, both in s."""
 
     makespan_s: float
     jct_s: float
 
 
 def bounds(work: TimeIndexedWork, arrival_s: FloatArray, buckets: int = 22) -> Bounds:
-    """Bounds of single jobs, ``work.number`` all 1 and weights all 1; arrivals at 0 or later."""
+    """Bounds for single jobs: ``work.number`` and weights all 1; arrivals at 0 or later."""
     least = makespan(work, arrival_s)
     ratio = 1.35
     steps = ratio ** np.arange(buckets)
@@ -39,7 +39,7 @@ def bounds(work: TimeIndexedWork, arrival_s: FloatArray, buckets: int = 22) -> B
 
 
 def makespan(work: TimeIndexedWork, arrival_s: FloatArray) -> float:
-    """The largest over start times t of t + the least time for all that arrives from t on."""
+    """The maximum over start times t of t + the least time for all work that arrives from t on."""
     best = 0.0
     for start in np.unique(np.quantile(arrival_s, np.linspace(0.0, 0.98, 12), method="lower")):
         rows = arrival_s >= start
@@ -61,11 +61,11 @@ def _average(
 ) -> float:
     """By weak duality, for any prices and any worths.
 
-    A job that does the part F(t) of its work by t ends no sooner than its mean busy time plus half
-    its shortest run time. So its completion and the price of its GPUs together are at least
-    worth - integral over t of the largest (worth - t - price of the whole job at t) / run time, or
-    0. That is convex in t while prices are linear in it, so trapezoids only make the bound lower.
-    What the GPUs cost is taken off.
+    A job that has done the part F(t) of its work by t ends no sooner than its mean busy time plus
+    half its shortest run time. So its completion plus the price of its GPUs is at least worth -
+    integral over t of the largest (worth - t - price of the whole job at t) / run time, or 0. The
+    integrand is convex in t while prices are linear in it, so trapezoids only lower the bound. The
+    price of the GPUs is subtracted.
     """
     seconds = np.where(np.isfinite(work.seconds), work.seconds, 1.0)
     able = np.isfinite(work.seconds)
@@ -73,7 +73,7 @@ def _average(
     middle = (edges[1:] + edges[:-1]) / 2
     nodes = np.concatenate([[0.0], middle, edges[-1:]])
     at_nodes = np.concatenate([price[:, :1], price, price[:, -1:] / 2], axis=1)
-    # Behind the last edge the GPUs are free, as far as anybody would wait for them.
+    # After the last edge GPUs cost nothing, for as long as a job would wait for them.
     far = max(2.0 * float(worth.max()), 2.0 * float(edges[-1]))
     spans = [
         (nodes[n], nodes[n + 1], at_nodes[:, n], at_nodes[:, n + 1]) for n in range(len(nodes) - 1)
@@ -81,8 +81,8 @@ def _average(
     spans.append((nodes[-1], far, np.zeros(len(price)), np.zeros(len(price))))
     whole = seconds * work.gpus
     for scale in _TRIES:
-        offer = worth * scale
-        value = offer.copy()
+        scaled_worth = worth * scale
+        value = scaled_worth.copy()
         for low, high, price_low, price_high in spans:
             start = np.clip(arrival_s, low, high)
             width = (high - start) / _POINTS
@@ -91,7 +91,7 @@ def _average(
             for point in range(_POINTS + 1):
                 at = start + width * point
                 now = price_low[work.pool] + slope[work.pool] * (at - low)[:, None]
-                gain = (offer - at)[:, None] - whole * now
+                gain = (scaled_worth - at)[:, None] - whole * now
                 rate = np.where(able, gain / seconds, 0.0).max(axis=1).clip(0.0)
                 if before is not None:
                     value -= width * (before + rate) / 2

@@ -1,7 +1,8 @@
-"""How many interchangeable nodes each trainer gets: exact dynamic programmes over counts.
+"""The number of interchangeable nodes of each trainer: exact dynamic programmes over counts.
 
 Choosing counts is a multiple-choice knapsack. For nodes of one type it has the same optimum as
-BFTrainer's integer programme per node (arXiv 2106.12091), since the objective knows only counts.
+BFTrainer's integer programme per node (arXiv 2106.12091), since the objective depends on counts
+only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,15 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 
 
 def best_values(values: Sequence[FloatArray], nodes: int) -> FloatArray:
-    """(nodes + 1,): the greatest sum of values with exactly n nodes handed out, -inf where the
-    trainers together cannot take n. ``values[j]`` (K_j + 1,): what trainer j is worth on
-    0..K_j nodes."""
+    """(nodes + 1,) the largest sum of values with exactly n nodes, -inf if the trainers together
+    cannot take n. ``values[j]`` (K_j + 1,): the value of 0..K_j nodes to trainer j."""
     return _forward(values, nodes)[0]
 
 
 def best_counts(values: Sequence[FloatArray], nodes: int) -> IntArray:
-    """(J,) counts with the greatest sum of values on at most ``nodes`` nodes.
+    """(J,) counts with the largest sum of values on at most ``nodes`` nodes.
 
-    Ties go to the fewest nodes, so a map without a gain is not changed by chance.
+    Ties go to the fewest nodes, so a map does not change without a gain.
     """
     best, choices = _forward(values, nodes)
     return _backward(choices, int(best.argmax()))
@@ -32,8 +32,8 @@ def best_counts(values: Sequence[FloatArray], nodes: int) -> IntArray:
 def best_counts_capped(
     values: Sequence[FloatArray], nodes: int, owner: Sequence[str], caps: Mapping[str, int]
 ) -> IntArray:
-    """:func:`best_counts` where the trainers of an owner in ``caps`` hold at most so many nodes
-    together. Exact: one programme within each owner, one over the owners."""
+    """:func:`best_counts` with at most ``caps[owner]`` nodes for all trainers of an owner. Exact:
+    one programme per owner, and one over the owners."""
     groups: list[list[int]] = []
     of_owner: dict[str, list[int]] = {}
     for j, name in enumerate(owner):
@@ -90,12 +90,13 @@ def _lagged(values: FloatArray, most: int, before: float) -> FloatArray:
 
 @dataclass(frozen=True)
 class Taker:
-    """A trainer that may take a run of neighbours of the list of free nodes.
+    """A trainer that may take a run of neighbours in the list of free nodes.
 
-    ``rate`` (K + 1,): samples/s with 0..K nodes added. ``forward_s``: seconds looked ahead;
-    ``grow_s`` are lost when it takes any. ``losses``: expected times it is hit by a leave within
-    ``forward_s`` as it is; ``loss_s``: seconds lost each time. ``adds`` (F,): expected hits that
-    the group of each free node would add, 0 where it is in the trainer already.
+    ``rate`` (K + 1,): samples/s with 0..K nodes added. ``forward_s``: forward-looking time;
+    ``grow_s``: seconds lost if it takes any. ``losses``: expected number of leaves within
+    ``forward_s`` that hit its present nodes; ``loss_s``: seconds lost at each. ``adds`` (F,):
+    expected leaves that the group of each free node would add, 0 if the group is in the trainer
+    already.
     """
 
     rate: FloatArray
@@ -107,11 +108,11 @@ class Taker:
 
 
 def best_chunks(takers: Sequence[Taker], group: IntArray) -> list[tuple[int, int]]:
-    """Which run [first, end) of the free nodes each taker gets, in the takers' order.
+    """The run [first, end) of the free nodes of each taker, in the order of the takers.
 
-    ``group`` (F,): nodes of one group stand together and leave together, so a group counts once
-    in a taker. Maximises the sum of rate x (forward_s - grow_s if it grows - loss_s x expected
-    hits), exactly, over all maps that keep both orders; nodes may be left out. Ties go to fewer.
+    ``group`` (F,): nodes of a group are neighbours and leave together, so a group counts once in a
+    taker. Maximises the sum of rate x (forward_s - grow_s if it grows - loss_s x expected leaves),
+    exactly, over all maps that keep both orders; nodes may be left out. Ties go to fewer nodes.
     """
     free = len(group)
     rows = np.arange(free + 1)
@@ -122,7 +123,7 @@ def best_chunks(takers: Sequence[Taker], group: IntArray) -> list[tuple[int, int
     for taker in takers:
         most = min(len(taker.rate) - 1, free)
         hits = np.concatenate([[0.0], np.cumsum(taker.adds * opens)])
-        # A run that begins inside a group has that group too, which its sum of opens misses.
+        # A run that begins inside a group includes it, but not its first node: add the group.
         start = np.append(np.where(opens, 0.0, taker.adds), 0.0) - hits
         seconds = (
             taker.forward_s

@@ -1,8 +1,8 @@
-"""Prices of GPUs: what one GPU of a type is worth to all the work, and Hadar's dual price.
+"""Prices of GPUs: the value of a GPU of each type to all work, and Hadar's dual price.
 
-Two kinds, for two questions. :func:`scarcity` compares the types over the whole horizon: how much
-later everything would end without one GPU of the type. :class:`DualPrice` is today's price of a
-machine that fills up while a round is planned.
+:func:`scarcity` compares the types over the whole horizon: how much later all work would end
+without one GPU of the type. :class:`DualPrice` is the present price of a machine that fills up
+while a round is planned.
 """
 
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ _DAMPING = 0.15
 
 @dataclass(frozen=True)
 class Scarcity:
-    """``price`` (R,): the part of the horizon that one GPU of the type accounts for; over all
-    GPUs it sums to 1. ``horizon_s``: a lower bound of the time until all the work is done."""
+    """``price`` (R,): the fraction of the horizon that one GPU of the type accounts for; it sums to
+    1 over all GPUs. ``horizon_s``: a lower bound of the time until all work is done."""
 
     price: FloatArray
     horizon_s: float
 
 
 def scarcity(work: FloatArray, capacity: IntArray, iterations: int = _ITERATIONS) -> Scarcity:
-    """Dual of "finish all the work as early as possible", by multiplicative weights.
+    """The dual of "finish all work as early as possible", by multiplicative weights.
 
-    ``work`` (J, R): GPU-seconds that the job needs on the type, inf where it cannot run.
-    ``capacity`` (R,): GPUs of the type. The dual is max over price >= 0 with capacity x price = 1
-    of sum_j min_r price_r work_jr: every iterate is a valid bound, and the best one is kept. Own
-    derivation from the LP; the effort is bounded by ``iterations``.
+    ``work`` (J, R): GPU-seconds that the job needs on the type, inf if it cannot run. ``capacity``
+    (R,): GPUs of the type. The dual is max over price >= 0 with capacity x price = 1 of sum_j min_r
+    price_r work_jr: each iterate is a valid bound, and the best one is kept. Own derivation from
+    the LP; ``iterations`` bounds the effort.
     """
     there = capacity > 0
     cap = np.where(there, capacity, 1).astype(np.float64)
@@ -62,18 +62,18 @@ def scarcity(work: FloatArray, capacity: IntArray, iterations: int = _ITERATIONS
 class DualPrice:
     """Hadar's price of a GPU, k_r(g) = Umin_r (Umax_r / Umin_r)^(g / c), in utility per GPU-second.
 
-    arXiv 2503.10918, recalled. g of c GPUs of a machine are in use: the first costs what every job
-    can pay, the last what only the most profitable one can. Nodes of one type that the same jobs
-    may use are interchangeable, so they are one machine here: a price per node would make an empty
-    node cheaper than a half-full one and scatter small jobs until no gang fits anywhere.
-    ``least`` and ``most`` are Umin and Umax per type, (R,).
+    arXiv 2503.10918, recalled. g of the c GPUs of a machine are in use: the first costs what each
+    job can pay, the last what only the most profitable job can. Nodes of one type that are open to
+    the same jobs are interchangeable and form one machine here: with a price per node an empty node
+    would be cheaper than a half-full one, which scatters small jobs until no gang fits. ``least``
+    and ``most``: Umin and Umax per type, (R,).
     """
 
     least: FloatArray
     most: FloatArray
 
     def at(self, gpu_type: int, used: float, capacity: float) -> float:
-        """Price with ``used`` of ``capacity`` GPUs taken."""
+        """The price with ``used`` of ``capacity`` GPUs taken."""
         low, high = float(self.least[gpu_type]), float(self.most[gpu_type])
         if low <= 0.0 or capacity <= 0:
             return max(low, 0.0)
@@ -93,12 +93,12 @@ def dual_price(
 ) -> DualPrice:
     """The bounds of Hadar's price from the jobs of the round (recalled from the paper).
 
-    ``density`` (J, R): U_j / (w_jr t_jr) when started now on the type, 0 where it cannot run, in
-    utility per GPU-second: Umax_r is its maximum (the paper divides by w alone and pays per slot;
-    a job here pays for each second it needs). ``last`` (J,): U_j when it ends at the horizon.
+    ``density`` (J, R): U_j / (w_jr t_jr) if started now on the type, 0 if it cannot run, in utility
+    per GPU-second; Umax_r is its maximum (the paper divides by w alone and charges per slot; here a
+    job pays for each second that it needs). ``last`` (J,): U_j if it ends at the horizon.
     ``longest`` (J,): tmax_j sum_r w_jr, GPU-seconds on the slowest type. ``gpus``: sum of c_hr.
-    Umin = (1 / 4 eta) min_j last_j / longest_j with 1/eta = min(1, min_j longest_j / (slots of all
-    GPUs)), the largest that the paper's condition allows.
+    ``slot_s``: length of a slot, s. Umin = (1 / 4 eta) min_j last_j / longest_j with 1/eta = min(1,
+    min_j longest_j / (slots of all GPUs)), the largest that the paper's condition allows.
     """
     most = density.max(axis=0, initial=0.0)
     usable = np.isfinite(longest) & (longest > 0) & (last > 0)

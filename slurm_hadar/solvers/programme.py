@@ -1,4 +1,4 @@
-"""Linear and integer programmes: from arrays to HiGHS's answer."""
+"""Linear and integer programmes: from arrays to the solution of HiGHS."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,8 @@ INFINITY = float(highspy.kHighsInf)
 
 @dataclass(frozen=True)
 class Programme:
-    """Of all x with 0 <= x <= ``most`` (n,) and ``low`` <= A x <= ``high`` (m,) the one with the
-    largest ``cost`` (n,) x, or the smallest with ``least``. ``whole``: whole numbers only.
+    """Maximise ``cost`` (n,) x, or with ``minimise`` minimise it, over 0 <= x <= ``upper`` (n,)
+    with ``low`` <= A x <= ``high`` (m,). ``integer``: integer x only.
 
     A has k non-zeros ``value`` (n, k) in each column, in the rows ``index`` (n, k). With ``start``
     (n + 1,) both are flat, and column i has those from ``start[i]`` up to ``start[i + 1]``; with
@@ -22,27 +22,27 @@ class Programme:
     """
 
     cost: FloatArray
-    most: FloatArray
+    upper: FloatArray
     low: FloatArray
     high: FloatArray
     index: IntArray
     value: FloatArray
     start: IntArray | None = None
     by_row: bool = False
-    least: bool = False
-    whole: bool = False
+    minimise: bool = False
+    integer: bool = False
 
     def solve(self, **options: float | str) -> highspy.Highs:
-        """The solver with its answer. ``options``: of HiGHS."""
+        """The solver with its solution. ``options``: options of HiGHS."""
         size, start = len(self.cost), self.start
         if start is None:
             start = np.arange(size + 1) * self.index.shape[1]
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = size, len(self.low)
-        lp.sense_ = highspy.ObjSense.kMinimize if self.least else highspy.ObjSense.kMaximize
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.cost, np.zeros(size), self.most
+        lp.sense_ = highspy.ObjSense.kMinimize if self.minimise else highspy.ObjSense.kMaximize
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.cost, np.zeros(size), self.upper
         lp.row_lower_, lp.row_upper_ = self.low, self.high
-        if self.whole:
+        if self.integer:
             lp.integrality_ = [highspy.HighsVarType.kInteger] * size
         formats = highspy.MatrixFormat
         lp.a_matrix_.format_ = formats.kRowwise if self.by_row else formats.kColwise
@@ -58,14 +58,14 @@ class Programme:
 
 
 def is_best(solver: highspy.Highs) -> bool:
-    """Whether its answer is proven to be the best."""
+    """Whether the solution is proven optimal."""
     return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
 
 
 class _QuietHighs(highspy.Highs):
     def enableCallbacks(self) -> None:
-        # HiGHS 1.16 prints its banner to stdout here, called by the constructor; what a command
-        # prints there may be JSON.
+        # The constructor calls this, and HiGHS 1.16 prints its banner to stdout here, where a
+        # command may print JSON.
         above: Any = super()
         self.setOptionValue("output_flag", False)
         above.enableCallbacks()

@@ -1,9 +1,9 @@
-"""CPUs and memory of jobs that run together: one option each, the largest sum of their values.
+"""CPUs and memory of jobs that run together: one option per job, with the largest sum of values.
 
 Synergy-OPT's first programme [V: from its code]: max sum_jk f_jk y_jk, sum_k y_jk = 1, sums of CPUs
-and of memory within the cluster's, and no job below its fair share, which here is a matter of the
-options that are handed in. A linear programme has at most one job more with several options than it
-has scarce resources; those get the best of theirs that still fits.
+and of memory within those of the cluster, and no job below its fair share, which here depends on
+the options passed. A vertex of the programme has at most as many jobs with several options as there
+are scarce resources; each of these gets its best option that still fits.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
 
 _SAFETY_NET_S = 30.0
-"""Never met so far: the effort is bounded by the programme's size."""
+"""Time limit in s, never reached so far: the size of the programme bounds the effort."""
 _SLACK = 1e-6
 
 
 @dataclass(frozen=True)
 class ShareChoice:
-    """``option`` (J,) per job; ``value``: the programme's optimum, before rounding; ``optimal``
-    unless the solver gave up."""
+    """``option`` (J,); ``value``: the optimum of the programme, before rounding; ``optimal``: False
+    if the solver gave up."""
 
     option: IntArray
     value: float
@@ -32,9 +32,9 @@ class ShareChoice:
 def choose(
     value: Sequence[FloatArray], use: Sequence[FloatArray], capacity: FloatArray
 ) -> ShareChoice:
-    """``value``: per job (O,); ``use``: per job (O, K) of each of K resources, whose ``capacity``
-    is (K,). The first option of a job is the one that it has for sure: what all first ones use must
-    fit, or these are the answer."""
+    """``value``: per job (O,); ``use``: per job (O, K) of each of K resources; ``capacity`` (K,).
+    The first option of each job is guaranteed: all first options together must fit, or they are the
+    result."""
     first = np.sum([one[0] for one in use], axis=0)
     safe: IntArray = np.zeros(len(value), dtype=np.int64)
     if not len(value) or (first > capacity + _SLACK).any():
@@ -54,12 +54,12 @@ def _solve(
     value: FloatArray, use: FloatArray, row: IntArray, jobs: int, capacity: FloatArray
 ) -> FloatArray | None:
     size, kinds = len(value), len(capacity)
-    # Resources in parts of what there is keep the programme well scaled.
+    # Resources as fractions of the capacity keep the programme well scaled.
     scaled = use / np.maximum(capacity, _SLACK)
     rows = np.broadcast_to(jobs + np.arange(kinds), (size, kinds))
     solver = Programme(
         cost=value,
-        most=np.ones(size),
+        upper=np.ones(size),
         low=np.concatenate([np.ones(jobs), np.full(kinds, -INFINITY)]),
         high=np.ones(jobs + kinds),
         index=np.concatenate([row[:, None], rows], axis=1),

@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Searchable(Protocol):
-    """A state of the search. Two states with one key have the same future."""
+    """A state of the search. Two states with equal keys have the same future."""
 
     def key(self) -> Hashable:
         """What the rest of the search depends on."""
@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Take(Generic[C]):
-    """One way to take an item: what it adds to the sum, and the caller's own description."""
+    """One option of an item: its value, and a description for the caller."""
 
     value: float
     choice: C
@@ -27,7 +27,7 @@ class Take(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[S, C]):
-    """The best sum found, the choices that make it up by item, the last state."""
+    """The best sum found, its choice for each item, and the last state."""
 
     value: float
     chosen: dict[int, C]
@@ -42,19 +42,20 @@ def take_or_skip(
     queue: Sequence[int],
     options: Callable[[S, int], Sequence[Take[C]]],
     apply: Callable[[S, int, C, bool], S],
-    promise: Callable[[S, int], float],
+    estimate: Callable[[S, int], float],
     full: Callable[[S], bool],
     width: int,
 ) -> Result[S, C]:
     """Choose for each item of the queue one of its options or none, for the largest sum.
 
-    ``options(state, item)``: best first; an item whose only sensible answer is the first one
-    returns just that. ``apply(state, item, choice, alone)`` gives the next state, and may change
-    the state itself when ``alone``. ``promise(state, position)``: an optimistic guess of what the
-    items from ``position`` on can still add; it only ranks states. ``full(state)``: whether nothing
-    can be taken any more. Equal keys are merged, the best
-    ``width`` states are kept: with a width that never cuts, the sum is the largest there is. The
-    work is at most ``width`` times the queue. With width 1 the best option is always taken.
+    ``options(state, item)``: best first; just the first one if no other makes sense. ``apply(state,
+    item, choice, in_place)``: the next state; may change the state itself if ``in_place``.
+    ``estimate(state, position)``: an optimistic estimate of what the items from ``position`` on can
+    still add; it only ranks states. ``full(state)``: whether nothing more can be taken.
+
+    States with equal keys are merged and the best ``width`` states are kept: if the width never
+    cuts, the sum is the maximum. The work is at most ``width`` times the length of the queue. With
+    width 1 the best option is always taken.
     """
     if width <= 1:
         return _greedy(start, queue, options, apply, full)
@@ -84,7 +85,7 @@ def take_or_skip(
                 if key not in merged or step[0] > merged[key][0]:
                     merged[key] = step
         if len(merged) > width and position + 1 < len(queue):
-            ranked = [(step[0] + promise(step[1], position + 1), step) for step in merged.values()]
+            ranked = [(step[0] + estimate(step[1], position + 1), step) for step in merged.values()]
             ranked.sort(key=lambda entry: -entry[0])
             beam = [step for _, step in ranked[:width]]
         else:

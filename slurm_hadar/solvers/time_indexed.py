@@ -1,9 +1,9 @@
-"""When shall which work run where: a linear programme over buckets of time, and its prices.
+"""Which work runs when and where: a linear programme over time buckets, and its prices.
 
-Unrelated machines with preemption, gangs taken as fluid. The textbook relaxation (recalled:
-time-indexed formulations of R | r_j, pmtn | sum w_j C_j, mean busy time in place of completion),
-with two constraints that decide the makespan: no job runs more than all the time, and all of it
-ends at a horizon. Solved exactly by HiGHS, on one thread, so the same input gives the same answer.
+Unrelated machines with preemption, gangs as fluid. The textbook relaxation (recalled: time-indexed
+formulations of R | r_j, pmtn | sum w_j C_j, mean busy time in place of completion), with two
+constraints that determine the makespan: no job runs more than all the time, and all work ends at a
+horizon. Solved exactly by HiGHS on one thread, so equal input gives equal output.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.solvers.programme import INFINITY, Programme
 
 _LATE = 100.0
-"""Cost of work beyond the horizon, in horizons: there so that a solution always exists."""
+"""Cost of work beyond the horizon, in horizons: it makes each programme feasible."""
 
 
 @dataclass(frozen=True)
 class TimeIndexedWork:
-    """Jobs, or classes of like jobs, and the ways to run them.
+    """Jobs, or classes of similar jobs, and the options to run them.
 
-    ``seconds`` (J, O): run time of what is left, inf where it cannot run so. ``gpus`` (O,) and
-    ``pool`` (O,): what an option takes. ``capacity`` (P,): GPUs. ``number`` (J,): jobs per class.
-    ``weight`` (J,): importance of one job.
+    ``seconds`` (J, O): run time of the remaining work, inf if not possible. ``gpus`` (O,) and
+    ``pool`` (O,): what an option uses. ``capacity`` (P,): GPUs. ``number`` (J,): jobs per class.
+    ``weight`` (J,): weight of one job.
     """
 
     seconds: FloatArray
@@ -35,12 +35,12 @@ class TimeIndexedWork:
 
 
 @dataclass(frozen=True)
-class Fluid:
+class FluidSchedule:
     """A fluid timetable.
 
-    ``share`` (J, O, B): part of the job's work done so in the bucket. ``worth`` (J,): what one job
-    of the class adds to the objective, weighted s. ``price`` (P, B): weighted s that one
-    GPU-second less of the pool in the bucket would cost.
+    ``share`` (J, O, B): fraction of the job's work done in the bucket on the option. ``worth``
+    (J,): what one job of the class adds to the objective, weighted s. ``price`` (P, B): weighted s
+    that one GPU-second less of the pool in the bucket would cost.
     """
 
     share: FloatArray
@@ -49,10 +49,10 @@ class Fluid:
 
 
 def shortest(work: TimeIndexedWork, alone: bool = True) -> tuple[float, FloatArray]:
-    """Least time in which all the work can be done, s, and the price per pool, s per GPU-second.
+    """Least time for all work, s, and the price per pool, s per GPU-second.
 
-    min T: every job's parts sum to 1, none runs longer than T, no pool is used above T x GPUs.
-    Without ``alone`` a job's own run time does not count, only the capacity that it takes.
+    min T: the parts of each job sum to 1, none runs longer than T, no pool is used above T x GPUs.
+    Without ``alone`` the run time of a single job does not count, only the capacity that it uses.
     """
     jobs, pools = len(work.number), len(work.capacity)
     row, col = np.nonzero(np.isfinite(work.seconds))
@@ -74,13 +74,13 @@ def shortest(work: TimeIndexedWork, alone: bool = True) -> tuple[float, FloatArr
     low[:jobs] = high[:jobs] = np.where(possible, 1.0, 0.0)
     programme = Programme(
         cost=np.append(np.zeros(size), 1.0),
-        most=np.full(size + 1, INFINITY),
+        upper=np.full(size + 1, INFINITY),
         low=low,
         high=high,
         index=np.append(index, rest),
         value=np.append(value, np.full(len(rest), -1.0)),
         start=np.append(np.arange(size + 1) * 3, 3 * size + len(rest)),
-        least=True,
+        minimise=True,
     )
     solved = _solved(programme)
     return float(solved[0][-1]) * unit, np.maximum(-solved[1][2 * jobs :], 0.0) / filled
@@ -88,14 +88,13 @@ def shortest(work: TimeIndexedWork, alone: bool = True) -> tuple[float, FloatArr
 
 def timetable(
     work: TimeIndexedWork, edges: FloatArray, duty: FloatArray, there: FloatArray | None = None
-) -> Fluid:
-    """The least weighted mean busy time with all work done by the last edge.
+) -> FluidSchedule:
+    """Minimise the weighted mean busy time with all work done by the last edge.
 
-    ``edges`` (B + 1,), s from now, rising from 0. ``duty`` (J,): most part of any bucket that a
-    job may be planned to run; below 1 leaves capacity for what a fluid plan does not see. ``there``
-    (J, B): part of each bucket in which the job has arrived; all of it by default. Work that
-    does not fit is done in an extra bucket behind the horizon, at a high cost; the result does not
-    show it.
+    ``edges`` (B + 1,), s from now, ascending from 0. ``duty`` (J,): largest planned fraction of any
+    bucket for a job; below 1 it leaves capacity for what a fluid plan ignores. ``there`` (J, B):
+    fraction of each bucket in which the job has arrived; default: all. Work that does not fit goes
+    to an extra bucket after the horizon, at a high cost, which the result omits.
     """
     jobs, pools, buckets = len(work.number), len(work.capacity), len(edges)
     horizon = float(edges[-1])
@@ -122,18 +121,18 @@ def timetable(
     value = [np.ones(len(row)), time / length[bucket], load]
     programme = Programme(
         cost=work.weight[row] * number * middle[bucket] / horizon,
-        most=np.full(len(row), INFINITY),
+        upper=np.full(len(row), INFINITY),
         low=low,
         high=high,
         index=np.stack(index, axis=1),
         value=np.stack(value, axis=1),
-        least=True,
+        minimise=True,
     )
     solved = _solved(programme)
     share = np.zeros((jobs, len(work.gpus), buckets))
     share[row, col, bucket] = solved[0]
     of_capacity = solved[1][second:].reshape(pools, buckets)[:, :-1] * horizon
-    return Fluid(
+    return FluidSchedule(
         share=share[:, :, :-1],
         worth=solved[1][:jobs] * horizon / work.number,
         price=_gpu_price(of_capacity, length[:-1] * filled[:, None]),
@@ -141,8 +140,8 @@ def timetable(
 
 
 def _gpu_price(dual: FloatArray, gpu_s: FloatArray) -> FloatArray:
-    """(P, B) the price of a GPU: what a pool's capacity in a bucket is worth by the ``dual`` of its
-    row, spread over its GPU-seconds."""
+    """(P, B) the price of a GPU-second: the ``dual`` of a pool's capacity in a bucket over its
+    GPU-seconds."""
     price: FloatArray = np.maximum(-dual, 0.0) / gpu_s
     return price
 
@@ -153,6 +152,6 @@ def _unit(work: TimeIndexedWork) -> float:
 
 
 def _solved(programme: Programme) -> tuple[FloatArray, FloatArray]:
-    """The solution and the rows' duals."""
+    """The solution, and the duals of the rows."""
     found = programme.solve().getSolution()
     return np.array(found.col_value), np.array(found.row_dual)

@@ -1,6 +1,6 @@
-"""How many nodes of each GPU type each trainer gets: an integer programme (HiGHS).
+"""The number of nodes of each GPU type of each trainer: an integer programme (HiGHS).
 
-With several types nodes are not interchangeable and the programme over counts no longer holds.
+With several types nodes are not interchangeable, so the programme over counts does not apply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ _NODES = 5_000
 
 @dataclass(frozen=True)
 class TypedDemand:
-    """One trainer. ``rate`` (R, K + 1): samples/s on 0..K nodes of type r, 0 where it cannot run;
-    on several types at once the slowest rate at the total count. ``held`` (R,): nodes now.
-    ``grow_s``, ``shrink_s``: seconds lost; a growth at the rate after it, a shrink at the rate
-    before it; a move between types costs both."""
+    """One trainer. ``rate`` (R, K + 1): samples/s on 0..K nodes of type r, 0 if it cannot run; on
+    several types the slowest rate at the total count. ``held`` (R,): present nodes. ``grow_s``,
+    ``shrink_s``: seconds lost; growing at the rate after it, shrinking at the rate before it; a
+    move between types costs both."""
 
     rate: FloatArray
     held: IntArray
@@ -29,14 +29,14 @@ class TypedDemand:
     owner: str = ""
 
     def rate_of(self, counts: IntArray) -> float:
-        """Samples/s on this many nodes of each type; 0 above its most."""
+        """Samples/s on this many nodes of each type; 0 above its largest count."""
         total = int(counts.sum())
         if not total or total >= self.rate.shape[1]:
             return 0.0
         return float(self.rate[counts > 0, total].min())
 
     def value(self, counts: IntArray, forward_s: float) -> float:
-        """Samples in ``forward_s`` on these nodes, less the rescale from what is held."""
+        """Samples in ``forward_s`` on these nodes, less the rescale from ``held``."""
         grows, shrinks = bool((counts > self.held).any()), bool((counts < self.held).any())
         worth = self.rate_of(counts) * (forward_s - self.grow_s * grows)
         return worth - self.rate_of(self.held) * self.shrink_s * shrinks
@@ -44,8 +44,8 @@ class TypedDemand:
 
 @dataclass(frozen=True)
 class TypedCounts:
-    """``counts`` (J, R). ``proven``: whether it is the optimum; if not, a limit was hit and it is
-    the best map found, which is never worse than the one before."""
+    """``counts`` (J, R). ``proven``: proven optimal; if not, a limit was reached and it is the best
+    map found, never worse than the present one."""
 
     counts: IntArray
     proven: bool
@@ -59,7 +59,7 @@ def typed_counts(
     caps: Mapping[str, int] | None = None,
     time_limit_s: float = 2.0,
 ) -> TypedCounts:
-    """The map with the greatest sum of :meth:`TypedDemand.value`.
+    """The map with the largest sum of :meth:`TypedDemand.value`.
 
     ``nodes`` (R,): idle nodes per type, held ones included. ``budget``: most nodes together;
     ``caps``: most nodes of an owner's trainers together.
@@ -99,7 +99,7 @@ class _Rows:
 
 class _Model:
     """Per trainer: one choice of (slowest type, total, grows or not), its nodes per type, and
-    whether it gives any up."""
+    whether it gives up any."""
 
     def __init__(self, demands: Sequence[TypedDemand], nodes: IntArray, forward_s: float) -> None:
         self.cost: list[float] = []
@@ -158,14 +158,14 @@ class _Model:
         scale = max((abs(cost) for cost in self.cost), default=0.0) or 1.0
         solver = Programme(
             cost=np.array(self.cost) / scale,
-            most=np.array(self.most),
+            upper=np.array(self.most),
             low=np.array(rows.lower),
             high=np.array(rows.upper),
             index=np.array(rows.column),
             value=np.array(rows.factor),
             start=np.array(rows.start),
             by_row=True,
-            whole=True,
+            integer=True,
         ).solve(mip_rel_gap=_GAP, mip_max_nodes=_NODES, time_limit=float(time_limit_s))
         proven = is_best(solver)
         feasible = solver.getInfo().primal_solution_status == 2

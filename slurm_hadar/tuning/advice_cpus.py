@@ -22,7 +22,7 @@ _NO_MEMORY = ("DefMemPerCPU", "DefMemPerNode")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Recommendation:
     cpus: int
     mem_mb: int
     kept: float
@@ -42,19 +42,19 @@ def defaults(study: Study) -> Iterator[Advice]:
         share = _share(partition, study)
         if share is None or _has(partition, study) or gives_way(partition, study):
             continue
-        wish = _wish(study.cpus, weights, share)
-        keys = {"DefCpuPerGPU": str(wish.cpus)}
+        recommended = _recommendation(study.cpus, weights, share)
+        keys = {"DefCpuPerGPU": str(recommended.cpus)}
         if memory:
-            keys["DefMemPerGPU"] = str(wish.mem_mb)
-        if not _starved(study, wish.cpus):
+            keys["DefMemPerGPU"] = str(recommended.mem_mb)
+        if not _starved(study, recommended.cpus):
             continue
         refs.append(study.draft.partition(partition.name, keys))
         what = (
-            f"{wish.kept:.0%} of the speed with a GPU's whole share of the node ({share[0]} CPUs, "
-            f"{share[1] // 1024} GB)"
+            f"{recommended.kept:.0%} of the speed with a GPU's whole share of the node"
+            f" ({share[0]} CPUs, {share[1] // 1024} GB)"
         )
         partitions.setdefault(what, []).append(partition.name)
-        cpus = min(cpus or wish.cpus, wish.cpus)
+        cpus = min(cpus or recommended.cpus, recommended.cpus)
     if not refs:
         study.fine.append(
             "DefCpuPerGPU, DefMemPerGPU: no advice; the open partitions with GPUs have them, or "
@@ -153,7 +153,9 @@ def _counts_memory(study: Study) -> bool:
     return counted and not other
 
 
-def _wish(table: CpuTable, weights: Mapping[str, float], share: tuple[int, int]) -> _Wish:
+def _recommendation(
+    table: CpuTable, weights: Mapping[str, float], share: tuple[int, int]
+) -> _Recommendation:
     """The fewest CPUs, then the least memory (in steps of 1 GB), that keep enough of the speed."""
     most_cpus, most_gb = share[0], share[1] // 1024
     cpus, mem = np.arange(1.0, most_cpus + 1), np.arange(1.0, most_gb + 1) * 1024.0
@@ -166,7 +168,7 @@ def _wish(table: CpuTable, weights: Mapping[str, float], share: tuple[int, int])
     speed /= sum(weights.values())
     c = int(np.argmax(speed[:, -1] >= _ENOUGH))
     m = int(np.argmax(speed[c] >= _ENOUGH))
-    return _Wish(int(cpus[c]), int(mem[m]), float(speed[c, m]))
+    return _Recommendation(int(cpus[c]), int(mem[m]), float(speed[c, m]))
 
 
 def _gain(study: Study, cpus: int) -> str:

@@ -45,7 +45,7 @@ def of_history(
     nodes: Path | None,
     config: configuration.Config | None,
     rates: Rates,
-    wish: TuneRequest,
+    request: TuneRequest,
 ) -> tuple[Study, list[str]]:
     """A study of a site's past, and what has to be said of it. ``file``: sacct's output; None: ask
     sacct. Raises UsageError for files that are not understood, SlurmError where Slurm is asked and
@@ -58,24 +58,26 @@ def of_history(
         raise UsageError(
             f"{' and '.join(place.sources)} {show} no node with GPUs; there is nothing to tune"
         )
-    study = _study(place, config, rates, wish)
+    study = _study(place, config, rates, request)
     try:
-        text, name = _history(file, settings, wish.since_s)
+        text, name = _history(file, settings, request.since_s)
     except SlurmError as error:
         # Without a database there is still a slurm.conf to look at.
         notes.append(f"no history: {error}; with a file of sacct's output there would be more")
         return study, notes
-    past = sacct_history.read(text, name, place, wish.since_s, wish.owners)
+    past = sacct_history.read(text, name, place, request.since_s, request.owners)
     if not len(past.ids):
         left = "; ".join(f"{n} x {why}" for why, n in past.left_out.items())
         notes.append(f"{name} holds no GPU job of this site" + (f" ({left})" if left else ""))
         return study, notes
-    study.history, study.usage = past, usage(past, place, wish.since_s)
+    study.history, study.usage = past, usage(past, place, request.since_s)
     names = ModelNames(settings.simulation.job_names, settings.simulation.accounts)
-    study.work = replay.work_of(past, place, rates, names, wish.jobs)
+    study.work = replay.work_of(past, place, rates, names, request.jobs)
     if study.work is not None:
         study.recorded = recorded(past, study.work)
-        study.runs = replay.run_all(study.work, wish.policies, wish.restart_s, wish.limit_s)
+        study.runs = replay.run_all(
+            study.work, request.policies, request.restart_s, request.limit_s
+        )
     return study, [*notes, *_remarks(study)]
 
 
@@ -86,30 +88,30 @@ def of_simulation(
     slurm_conf: Path | None,
     config: configuration.Config | None,
     rates: Rates,
-    wish: TuneRequest,
+    request: TuneRequest,
 ) -> tuple[Study, list[str]]:
     """The same of a trace and the simulator's times of its jobs on ``cluster``."""
     place = site.of_conf(conf.read(slurm_conf)) if slurm_conf else site.NOTHING
-    study = _study(place, config, rates, wish)
-    study.work, study.recorded = simulated.read(trace, jct, cluster, rates, wish.jobs)
-    study.runs = replay.run_all(study.work, wish.policies, wish.restart_s, wish.limit_s)
+    study = _study(place, config, rates, request)
+    study.work, study.recorded = simulated.read(trace, jct, cluster, rates, request.jobs)
+    study.runs = replay.run_all(study.work, request.policies, request.restart_s, request.limit_s)
     notes = [*place.notes, f"{jct.name} does not record which GPUs a job had: idle time "
              "and waits by GPU type are unknown"]  # fmt: skip
-    if len(study.work.rows) == wish.jobs:
-        notes.append(f"only the last {wish.jobs} jobs of the trace are replayed (--jobs)")
+    if len(study.work.rows) == request.jobs:
+        notes.append(f"only the last {request.jobs} jobs of the trace are replayed (--jobs)")
     return study, notes
 
 
 def _study(
-    place: site.SlurmSite, config: configuration.Config | None, rates: Rates, wish: TuneRequest
+    place: site.SlurmSite, config: configuration.Config | None, rates: Rates, request: TuneRequest
 ) -> Study:
     # For advice Synergy's measurements will do where the site has none of its own.
     return Study(
         place,
         config=config,
         cpus=rates.cpus.over(shipped()),
-        save_s=wish.save_s,
-        restart_s=wish.restart_s,
+        save_s=request.save_s,
+        restart_s=request.restart_s,
     )
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from missing import missing
 from typed import LOCALE, can_fork, ran
@@ -85,7 +86,7 @@ class Site:
     def run(self, user, *words, text="", env=None, cwd=None):
         """A command as that user (None: as us), with his own groups only."""
         who = pwd.getpwnam(user) if user else None
-        identity = (
+        identity: dict[str, Any] = (
             {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": [who.pw_gid]} if who else {}
         )
         home = self.homes[user] if user else self.folder

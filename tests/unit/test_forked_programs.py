@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forks import Forks
@@ -42,7 +43,7 @@ def test_a_fork_is_what_a_start_of_the_program_is(program, user):
     if user and os.getuid():
         pytest.skip("only root can act as other users")
     who = pwd.getpwnam(user) if user else None
-    identity = (
+    identity: dict[str, Any] = (
         {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": [who.pw_gid]} if who else {}
     )
     env = {"LC_ALL": LOCALE, "A": "b"}

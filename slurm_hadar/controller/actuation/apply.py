@@ -45,10 +45,10 @@ _TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configurat
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of a batch of actions: complaints for the operator, and ids of jobs of which
-    nothing was changed."""
+    """The result of a batch of actions: messages for the operator, and ids of jobs of which nothing
+    was changed."""
 
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     refused: frozenset[str] = frozenset()
 
 

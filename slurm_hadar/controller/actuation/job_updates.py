@@ -229,7 +229,7 @@ def _desired_fields(
     # Whole nodes of the type may have another number of GPUs.
     if racks.pinned(placement, seen.racks) or request.whole:
         desired["ReqNodeList"] = fold(tuple(placement.nodes))
-    return desired | cpus.wish(job, request, placement)
+    return desired | cpus.changed_fields(job, request, placement)
 
 
 def _spread(job: Job, placement: Placement) -> Fields:

@@ -17,7 +17,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
-from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView, Trainer
+from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleMap, IdleView, Trainer
 
 _NEVER_S = 1e5
 """Cost of a change that must not be."""
@@ -47,7 +47,7 @@ class IdleNodeView:
         at = {name: i for i, name in enumerate(self.names)}
         number = {name: n for n, name in enumerate(self.seen.nodes)}
         ok, speed = self.accepted()
-        holder: IntArray = np.full(len(self.names), NOBODY, dtype=np.int64)
+        holder: IntArray = np.full(len(self.names), NO_TRAINER, dtype=np.int64)
         for j, target in enumerate(self.schedulable):
             holder[[at[name] for name in target.held if name in at]] = j
         _, kinds = np.unique(ok, axis=1, return_inverse=True)
@@ -103,7 +103,7 @@ class IdleNodeView:
         takes the ones that are faster for it instead of the ones that it joins.
         """
         ok, _ = self.accepted()
-        found, spare = {}, set(np.flatnonzero(chosen.holder == NOBODY).tolist())
+        found, spare = {}, set(np.flatnonzero(chosen.holder == NO_TRAINER).tolist())
         for j, target in enumerate(self.schedulable):
             mine = np.flatnonzero(chosen.holder == j).tolist()
             stays = [i for i in mine if self.names[i] in target.held]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
-from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.checks.check_access import access_findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
@@ -15,6 +14,13 @@ from slurm_hadar.controller.checks.check_options import option_findings
 from slurm_hadar.controller.checks.check_partitions import association_findings, partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
+from slurm_hadar.controller.checks.check_slurm_settings import (
+    exchange_findings,
+    kill_wait_findings,
+    queue_depth_findings,
+    release_findings,
+    requeue_delay_findings,
+)
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
 from slurm_hadar.controller.checks.wrapper_site import SlurmNames, is_current, lacks_batches
@@ -23,14 +29,9 @@ from slurm_hadar.controller.observation.sandbox_detection import is_sandbox
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.node import Partition
-from slurm_hadar.slurm import records
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 from slurm_hadar.slurm.database import database_cure, database_message
 from slurm_hadar.slurm.limits import enforces_associations
-from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
-
-_EXPEDITES = (25, 11)
-_HAS_SEGMENTS, _SHOWS_SEGMENTS = (24, 11), (25, 5)
 
 
 def findings(config: Config) -> Iterator[Finding]:
@@ -79,13 +80,13 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _names(config, user)
     yield from people_findings(config, settings, user)
     yield from partition_findings(config, settings, partitions, nodes)
-    yield from _exchange(config, settings, cluster)
-    yield from _margin(config, settings)
+    yield from exchange_findings(config, settings, cluster)
+    yield from requeue_delay_findings(config, settings)
     if config.partitions.groups:
-        yield from _depths(settings)
+        yield from queue_depth_findings(settings)
         yield from _associations(config, cluster, settings)
-    yield from _kill_wait(config, settings)
-    yield from _of_this_slurm(settings, (major, minor))
+    yield from kill_wait_findings(config, settings)
+    yield from release_findings(settings, (major, minor))
     yield from _racks(config, cluster, partitions)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
@@ -99,50 +100,6 @@ def _associations(config: Config, cluster: Cluster, settings: dict[str, str]) ->
         with suppress(SlurmError):
             limits = cluster.read_limits(settings.get("ClusterName", ""))
             yield from association_findings(config, limits)
-
-
-def _exchange(config: Config, settings: dict[str, str], cluster: Cluster) -> Iterator[Finding]:
-    how = settings.get("PriorityType", "")
-    if config.queue.exchange == "none":
-        works = config.site.rights == "operator" and how == "priority/multifactor"
-        if works and "exchange" not in config.queue.model_fields_set:
-            yield Finding(
-                "ok",
-                "queue.exchange is not set, so no managed job gets another place in the queue; "
-                '"association" lets waiting ones of one user, account and QOS exchange theirs',
-            )
-        return
-    if config.site.rights != "operator":
-        why = f'site.rights is "{config.site.rights}": only an operator may raise a priority'
-    elif how != "priority/multifactor":
-        why = f"PriorityType is {how}: it does not go by Nice"
-    else:
-        yield from _ages(age_priority(settings), cluster)
-        return
-    what = f'queue.exchange = "{config.queue.exchange}" does nothing: {why}'
-    yield Finding("warning", what, 'set queue.exchange = "none"')
-
-
-def _ages(age: AgePriority, cluster: Cluster) -> Iterator[Finding]:
-    """Where the ages of waiting jobs limit which places are exchanged."""
-    gained = age.points(age.period_s)
-    if gained < 1:
-        return
-    try:
-        cluster.read_priorities()
-    except SlurmError as error:
-        yield Finding(
-            "warning",
-            f"queue.exchange does nothing: sprio does not tell the ages of waiting jobs: {error}",
-            "let the controller's user run sprio",
-        )
-        return
-    yield Finding(
-        "ok",
-        f"waiting jobs gain {gained:.0f} points of priority by age in a PriorityCalcPeriod, so "
-        "places are exchanged only where no other job is as near as that; a shorter "
-        "PriorityCalcPeriod lets more jobs exchange",
-    )
 
 
 def wrapper_finding(config: Config, config_path: Path, names: SlurmNames) -> Finding:
@@ -313,83 +270,6 @@ def _names(config: Config, user: ControllerUser | None = None) -> Iterator[Findi
             "warning",
             "site.controller_user is not set: jobs trust the user who last wrote hbatch's file",
             "name the user that the controller runs as",
-        )
-
-
-def _kill_wait(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
-    words = settings.get("KillWait", "").split()
-    after = config.moving.after_return_s
-    if words and words[0].isdigit() and int(words[0]) >= after:
-        yield Finding(
-            "warning",
-            f"KillWait={words[0]}: what ran on a node that went down and came back may still be "
-            f"leaving after {after:g} s (moving.after_return_s)",
-            f"set moving.after_return_s = {int(words[0]) + 10}",
-        )
-
-
-def _margin(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
-    if config.site.rights == "sandbox":
-        # It sets a short time itself, so that who tries it sees a requeued job start again soon.
-        return
-    delay = records.option(settings.get("SchedulerParameters", ""), "requeue_delay")
-    if delay.isdigit():
-        # Slurm 25.11 and later; read from its source and documentation, not run.
-        if int(delay) < records.USUAL_CRED_EXPIRE_S:
-            yield Finding(
-                "warning",
-                f"requeue_delay={delay}: a requeued job may start {delay} s later by itself, so a "
-                "slow tick finds it started where it was",
-                f"set requeue_delay={records.USUAL_CRED_EXPIRE_S} in SchedulerParameters",
-            )
-        return
-    expire = records.option(settings.get("AuthInfo", ""), "cred_expire") or str(
-        records.USUAL_CRED_EXPIRE_S
-    )
-    if expire.isdigit() and int(expire) < records.USUAL_CRED_EXPIRE_S:
-        yield Finding(
-            "warning",
-            f"cred_expire={expire}: a requeued job may start {int(expire) + 1} s later by itself, "
-            "so a slow tick finds it started where it was",
-            "leave cred_expire at its default of 120 s",
-        )
-
-
-def _depths(settings: dict[str, str]) -> Iterator[Finding]:
-    """Whether the lists of partitions leave room for other jobs in what Slurm looks at."""
-    options = settings.get("SchedulerParameters", "")
-    depth, enough = records.queue_depth(settings), records.USUAL_QUEUE_DEPTH
-    most, kept = queue_head.most_records(depth), queue_head.records_with_lists(depth)
-    for name, usual in records.QUEUE_DEPTHS.items():
-        value = records.option(options, name) or str(usual)
-        if value.isdigit() and int(value) < enough:
-            yield Finding(
-                "warning",
-                f"{name}={value}: Slurm looks at so many jobs in a pass, and each partition of a "
-                f"list counts as one, so lists name {most} partitions at most, in a burst {kept}; "
-                "jobs behind these keep the partition that they ask for",
-                f"set {name}={usual} or more in SchedulerParameters",
-            )
-
-
-def _of_this_slurm(settings: dict[str, str], release: tuple[int, int]) -> Iterator[Finding]:
-    """What holds for jobs on this release and configuration only."""
-    shared = {"shard", "mps"} & set(settings.get("GresTypes", "").split(","))
-    if shared:
-        names = " and ".join(f"gres/{name}" for name in sorted(shared))
-        yield Finding("ok", f"GPUs of which parts are given out ({names}) count as in use")
-    if release >= _EXPEDITES:
-        yield Finding("ok", "jobs of --requeue=expedite are not moved (Slurm's source, not run)")
-    if "topology/block" not in settings.get("TopologyPlugin", ""):
-        return
-    if release >= _SHOWS_SEGMENTS:
-        yield Finding("ok", "jobs in segments of a block are not moved (Slurm's source, not run)")
-    elif release >= _HAS_SEGMENTS:
-        yield Finding(
-            "warning",
-            "this Slurm does not show which jobs asked for --segment, so they may be moved as any "
-            "other; 25.05 shows it (Slurm's source, not run)",
-            "write #HADAR off=yes into the scripts of such jobs, or update Slurm",
         )
 
 

@@ -57,7 +57,7 @@ def _of(report: TickReport, ids: Collection[str]) -> TickReport:
             notes=(),
             state={},
         ),
-        said=(),
+        notices=(),
         queries={},
         refused=frozenset(report.refused & set(ids)),
         understated={},

@@ -16,7 +16,7 @@ IDLE_NODES = "idle nodes: "
 
 def format_tick(report: TickReport) -> list[str]:
     """What the daemon logs of a tick: what was done, and one closing line."""
-    lines = [*report.said, *(_line(action) for action in report.done), *report.outcomes]
+    lines = [*report.notices, *(_line(action) for action in report.done), *report.outcomes]
     idle = report.backfill
     if idle.schedulable or idle.idle:
         lines.append(_on_idle_nodes(report))

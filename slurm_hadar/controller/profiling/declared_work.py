@@ -41,7 +41,7 @@ class DeclaredWork:
         :class:`DeclaredWorkTables`."""
         self.tables = DeclaredWorkTables(connection, names)
 
-    def factors(self, now: float) -> dict[int, float]:
+    def trust_factors(self, now: float) -> dict[int, float]:
         """uid -> GPU time used over GPU time declared of the last :data:`FORGOTTEN_DAYS`, at least
         1; users whose declarations held are left out. ``now``: s since the epoch."""
         found = {}

@@ -92,7 +92,7 @@ def trait(
     )
 
 
-def wish(job: Job, want: ResourceRequest, placement: Placement) -> dict[str, str]:
+def changed_fields(job: Job, want: ResourceRequest, placement: Placement) -> dict[str, str]:
     """Slurm's fields of the CPUs and the memory of a placement; empty where they stay."""
     declared = job.declaration or _NOBODY
     if placement.cpus_per_gpu is None or not may_change(job, want):

@@ -22,7 +22,7 @@ def why_not(target: SchedulableJob, seen: Observed, config: Config, past: Contro
     found = _never(target, seen, config)
     if found or not target.held:
         return found
-    until = _settles_at(target.job, past) + _stay_s(target.job, config, past)
+    until = _settles_at(target.job, past) + _min_stay_s(target.job, config, past)
     if seen.now >= until:
         return ""
     failed = past.failed_moves.get(target.job.id, 0)
@@ -38,7 +38,7 @@ def movable_from_s(
         return inf
     if not target.held:
         return 0.0
-    return _settles_at(target.job, past) + _stay_s(target.job, config, past)
+    return _settles_at(target.job, past) + _min_stay_s(target.job, config, past)
 
 
 def explained(plan: Plan, reasons: dict[str, str]) -> Plan:
@@ -83,7 +83,7 @@ def _settles_at(job: Job, past: ControllerHistory) -> float:
     return max(job.start_s, last)
 
 
-def _stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
+def _min_stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
     failed, refused = past.failed_moves.get(job.id, 0), past.refused_moves.get(job.id, 0)
     return config.guards.between_moves_s(failed, refused)
 

@@ -201,7 +201,7 @@ def pending_demand(
     return PendingDemand(job.id, job.priority, taken)
 
 
-def usable_nodes(job: Job, seen: Observed, free: Free) -> list[str]:
+def possible_nodes(job: Job, seen: Observed, free: Free) -> list[str]:
     """The nodes of which Slurm might give a pending job a part, whichever it chooses of ``free``;
     empty where the job does not fit. GPUs of the whole job may be spread over any nodes."""
     request, nodes = job.request, max(1, job.node_count)

@@ -1,4 +1,4 @@
-"""Equal shares: every trainer gets the same part of the idle nodes. A baseline, not BFTrainer."""
+"""Equal shares: each trainer gets the same number of idle nodes. A baseline, not BFTrainer."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from slurm_hadar.policies.bftrainer.places import oldest_to_oldest
 from slurm_hadar.policies.bftrainer.records import IdleMap, IdleView
 
 
-def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
-    """Shares differ by one node at most, but for trainers that can use fewer. Types and what
-    rescaling costs are not looked at."""
+def decide(view: IdleView, survival: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
+    """Shares differ by at most one node, except for trainers that can use fewer. Types and
+    rescaling costs are ignored."""
     if not view.trainers:
-        return IdleMap(view.holder), stays
+        return IdleMap(view.holder), survival
     most = np.array([one.most for one in view.trainers], np.int64)
     counts = np.zeros(len(most), np.int64)
     left = view.budget()
@@ -29,4 +29,4 @@ def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
             left -= 1
             still.append(j)
         open_ = still
-    return IdleMap(oldest_to_oldest(view, counts, by_age=False)), stays
+    return IdleMap(oldest_to_oldest(view, counts, by_age=False)), survival

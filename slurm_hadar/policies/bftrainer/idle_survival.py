@@ -1,9 +1,9 @@
-"""How long idle nodes stay: learned online from the nodes seen so far, never from the future.
+"""How long idle nodes stay idle: learned online from past nodes only.
 
-Our own addition to BFTrainer. The chance per second that a node is taken back is counted by its
-idle age and by the number of nodes that became idle together with it: on Summit's week it is
-highest between one and three minutes and falls with age, and nodes that came together leave
-together.
+Our own addition to BFTrainer. The probability per second that a node is taken back is counted by
+its idle age and by the number of nodes that became idle together with it. On Summit's week it is
+highest between one and three minutes and then falls with age, and nodes that became idle together
+leave together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,19 @@ _WIDTHS = np.append(np.diff(_AGES), np.inf)
 _SIZES = np.array([8, 64, 256])
 _SHAPE = (len(_SIZES) + 1, len(_AGES))
 _PRIOR_S = 1500.0
-"""Mean stay that is believed before anything was seen."""
+"""Mean idle time that is assumed before any observation, s."""
 _PRIOR_WEIGHT_S = 20_000.0
 _MEMORY_S = 30 * 86400.0
-"""What was seen so long ago counts 1/e."""
+"""Age of an observation at which its weight is 1/e, s."""
 
 
 @dataclass(frozen=True)
 class IdleSurvival:
     """What is remembered between decisions; plain numbers, see :meth:`to_dict`.
 
-    ``left`` (size classes, age classes): leaves counted; ``waited_s``: node-seconds observed.
-    ``nodes``, ``since_s``, ``batch`` (I,): the last view's idle nodes, and how many became idle
-    with each.
+    ``left`` (size classes, age classes): number of leaves; ``waited_s``: node-seconds observed.
+    ``nodes``, ``since_s``, ``batch`` (I,): the idle nodes of the last view, and the number of nodes
+    that became idle with each.
     """
 
     now: float
@@ -46,13 +46,13 @@ class IdleSurvival:
 
     @classmethod
     def unknown(cls) -> "IdleSurvival":
-        """Before the first view."""
+        """The state before the first view."""
         waited = np.full(_SHAPE, _PRIOR_WEIGHT_S)
         none = np.zeros(0, np.int64)
         return cls(-np.inf, none, np.zeros(0), none, waited / _PRIOR_S, waited)
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """The state as JSON."""
         return {
             "version": 1,
             "now": float(self.now) if np.isfinite(self.now) else None,
@@ -61,7 +61,7 @@ class IdleSurvival:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, object]) -> "IdleSurvival":
-        """What :meth:`to_dict` gave. Raises UsageError when it is something else."""
+        """The inverse of :meth:`to_dict`. Raises UsageError for anything else."""
         try:
             now = stored["now"]
             found = cls(
@@ -77,8 +77,8 @@ class IdleSurvival:
         return found
 
     def updated(self, view: IdleView) -> "IdleSurvival":
-        """The memory after a view. A node that is not idle any more, or became idle anew since
-        the last view, has left."""
+        """The state after a view. A node has left if it is no longer idle, or has become idle again
+        since the last view."""
         left, waited = self.left, self.waited_s
         batch = np.zeros(len(view.nodes), np.int64)
         if len(self.nodes):
@@ -102,7 +102,7 @@ class IdleSurvival:
         keep = np.exp(-step / _MEMORY_S)
         cells = _SHAPE[0] * _SHAPE[1]
         size = np.searchsorted(_SIZES, self.batch, side="right") * _SHAPE[1]
-        # Nobody knows when between two views a node left: the middle, for leaves and for waiting.
+        # The time of a leave between two views is unknown: assume the middle.
         age = np.searchsorted(_AGES, self.now + step / 2 - self.since_s, side="right") - 1
         cell = size + np.maximum(age, 0)
         waited = np.bincount(cell, minlength=cells) * step
@@ -112,8 +112,8 @@ class IdleSurvival:
         )
 
     def chance(self, view: IdleView, horizon_s: float) -> FloatArray:
-        """(I,): the chance that each idle node of the view is taken back within ``horizon_s``.
-        The view must be the last one seen."""
+        """(I,) probability that each idle node of the view is taken back within ``horizon_s``. The
+        view must be the last one of :meth:`updated`."""
         size = np.searchsorted(_SIZES, self.batch, side="right")
         age = np.maximum(0.0, view.now - view.since_s)
         # Few (size, age) pairs, many nodes.

@@ -1,19 +1,21 @@
 """BFTrainer: idle nodes train until they are taken back.
 
-arXiv 2106.12091, verified in its code: choose how many nodes each trainer gets so that the samples
-trained over a forward-looking time, less what rescaling costs, are the most; a node has one
-trainer at most; nothing migrates. Ours:
+arXiv 2106.12091, verified in its code: choose the number of nodes of each trainer so that the
+samples trained over a forward-looking time, less the cost of rescaling, are maximal; a node has at
+most one trainer; nothing migrates. Ours:
 
-- a rescale costs its seconds at the rate *after* it, since no node trains while it lasts (the paper
-  charges the rate before it, so that a start would be free);
-- hits by nodes that are taken back are expected, by what :mod:`.idle_survival` has learned: each
-  group of nodes that became idle together and may leave within the time looked ahead costs its
-  trainer ``shrink_s`` at its whole rate, so groups are kept together and shaky ones stay small;
-- where the idle nodes have several GPU types, the counts are per type, by HiGHS;
-- old nodes go to trainers on old nodes, young ones to trainers on young nodes: idle nodes stay the
-  longer the longer they have stayed.
+- A rescale costs its seconds at the rate *after* it, since no node trains during it (the paper
+  charges the rate before it, so that a start would be free).
+- Losses by nodes that are taken back are expected as :mod:`.idle_survival` has learned: each group
+  of nodes that became idle together and may leave within the forward-looking time costs its trainer
+  ``shrink_s`` at its full rate. So groups stay together, and groups that are likely to leave stay
+  small.
+- If the idle nodes have several GPU types, the counts are per type, by HiGHS.
+- Old nodes go to trainers on old nodes, young ones to trainers on young nodes: the longer nodes
+  have been idle, the longer they stay idle.
 
-``decide`` is pure and deterministic but for the time limit of the MILP, whose use is noted.
+``decide`` is pure and deterministic except for the time limit of the MILP; a plan notes if that was
+reached.
 """
 
 from dataclasses import replace
@@ -24,58 +26,60 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.places import elders_first, oldest_to_oldest, without_youngest
-from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView
+from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleMap, IdleView
 from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, best_counts_capped
 from slurm_hadar.solvers.typed_counts import TypedDemand, typed_counts
 
 __all__ = ["count_values", "decide", "decide_plain"]
 
 _SPARE = 64
-"""Free nodes beyond what all trainings could take that are still looked at, the oldest first."""
+"""Free nodes considered beyond what all trainers could take, oldest first."""
 
 
-def decide(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
-    """Who gets each idle node, and what is known about stays afterwards."""
-    stays = stays.updated(view)
+def decide(view: IdleView, survival: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
+    """The trainer of each idle node, and the updated survival model."""
+    survival = survival.updated(view)
     if not view.trainers or not len(view.nodes):
-        return IdleMap(view.holder), stays
+        return IdleMap(view.holder), survival
     if _several_types(view):
-        return _decide_types(view), stays
+        return _decide_types(view), survival
     view = replace(view, forward_s=view.ahead_s())
-    view, room, released = _shrunk(view)
-    free = np.flatnonzero(view.holder == NOBODY)
-    take = min(len(free), view.budget() - int((view.holder >= 0).sum()))
-    if not take or not room.any():
-        return IdleMap(view.holder), stays
+    view, may_take, released = _shrunk(view)
+    free = np.flatnonzero(view.holder == NO_TRAINER)
+    taken = min(len(free), view.budget() - int((view.holder >= 0).sum()))
+    if not taken or not may_take.any():
+        return IdleMap(view.holder), survival
     # Oldest first; of one age, neighbours together.
     order = free[np.lexsort((view.nodes[free], view.since_s[free]))]
-    if take < len(free):
-        order = order[:take]
-    order = order[: int(room.sum()) + _SPARE]
-    chance = stays.chance(view, view.forward_s)
+    if taken < len(free):
+        order = order[:taken]
+    order = order[: int(may_take.sum()) + _SPARE]
+    chance = survival.chance(view, view.forward_s)
     holder = view.holder.copy()
-    turns = elders_first(view)
-    takers = _takers(view, turns, room, order, chance)
-    for j, (first, end) in zip(turns, best_chunks(takers, _groups(view, order)), strict=True):
+    trainer_order = elders_first(view)
+    takers = _takers(view, trainer_order, may_take, order, chance)
+    for j, (first, end) in zip(
+        trainer_order, best_chunks(takers, _groups(view, order)), strict=True
+    ):
         holder[order[first:end]] = j
     notes = (f"{released} nodes change their trainer",) if released else ()
-    return IdleMap(holder, notes), stays
+    return IdleMap(holder, notes), survival
 
 
-def decide_plain(view: IdleView, stays: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
+def decide_plain(view: IdleView, survival: IdleSurvival) -> tuple[IdleMap, IdleSurvival]:
     """The paper's programme and costs, exact, without any forecast; nodes by their number."""
     if not view.trainers or not len(view.nodes):
-        return IdleMap(view.holder), stays
+        return IdleMap(view.holder), survival
     if _several_types(view):
-        return _decide_types(view), stays
+        return _decide_types(view), survival
     counts = _counts(view, [count_values(view, j, after=False) for j in range(len(view.trainers))])
-    return IdleMap(oldest_to_oldest(view, counts, by_age=False)), stays
+    return IdleMap(oldest_to_oldest(view, counts, by_age=False)), survival
 
 
 def count_values(view: IdleView, trainer: int, after: bool = True) -> FloatArray:
-    """(K + 1,): samples that a trainer does in the time looked ahead on 0..K nodes, less the
-    rescale from what it holds now. ``after``: a growth costs the rate after it; else, as in the
-    paper, the rate before it. A shrink costs the rate before it."""
+    """(K + 1,) samples that a trainer trains in the forward-looking time on 0..K nodes, less the
+    rescale from what it holds. ``after``: growing costs the rate after it; else, as in the paper,
+    the rate before it. Shrinking costs the rate before it."""
     one = view.trainers[trainer]
     rate = one.rate[_type_of(view)]
     now = min(len(view.held(trainer)), one.most)
@@ -102,58 +106,63 @@ def _counts(view: IdleView, values: list[FloatArray]) -> IntArray:
 
 def _shrunk(view: IdleView) -> tuple[IdleView, IntArray, int]:
     """The view after the shrinks that pay, the nodes that each trainer may still take, and the
-    nodes released. Only where nodes are short, or capped, can a shrink pay."""
+    number of nodes released. A shrink can pay only where nodes are scarce or capped."""
     held = view.counts()
     most = np.array([one.most for one in view.trainers], np.int64)
-    room = np.maximum(0, most - held)
+    may_take = np.maximum(0, most - held)
     row = _type_of(view)
-    # Nodes that do nothing: more than the trainer can use, or fewer than it needs.
+    # Unused nodes: more than the trainer can use, or fewer than it needs.
     wasted = (held > most).any() or any(
         count and not one.rate[row, min(count, one.most)]
         for one, count in zip(view.trainers, held.tolist(), strict=True)
     )
-    short = int(room.sum()) > view.budget() - int(held.sum())
+    short = int(may_take.sum()) > view.budget() - int(held.sum())
     if not (short or view.user_caps or wasted):
-        return view, room, 0
+        return view, may_take, 0
     counts = _counts(view, [count_values(view, j) for j in range(len(view.trainers))])
     if view.user_caps:
         capped = np.array([one.user in view.user_caps for one in view.trainers])
-        room = np.where(capped, np.maximum(0, counts - held), room)
+        may_take = np.where(capped, np.maximum(0, counts - held), may_take)
     less = counts < held
     if not less.any():
-        return view, room, 0
-    room = np.where(less, 0, room)
+        return view, may_take, 0
+    may_take = np.where(less, 0, may_take)
     kept = without_youngest(view, np.where(less, counts, held))
     released = int((view.holder != kept).sum())
-    return replace(view, holder=kept), room, released
+    return replace(view, holder=kept), may_take, released
 
 
 def _groups(view: IdleView, positions: IntArray) -> IntArray:
-    """Nodes that became idle together, numbered."""
+    """A number for each group of nodes that became idle together."""
     _, group = np.unique(view.since_s[positions], return_inverse=True)
     return group.ravel().astype(np.int64)
 
 
 def _takers(
-    view: IdleView, turns: list[int], room: IntArray, order: IntArray, chance: FloatArray
+    view: IdleView,
+    trainer_order: list[int],
+    may_take: IntArray,
+    order: IntArray,
+    chance: FloatArray,
 ) -> list[Taker]:
     since, inverse = np.unique(view.since_s, return_inverse=True)
     group = inverse.ravel()
     has: BoolArray = np.zeros((len(view.trainers), len(since)), bool)
     used = np.flatnonzero(view.holder >= 0)
     has[view.holder[used], group[used]] = True
-    # One group has one chance but for batches of unlike size that share a second: take the worst.
+    # Nodes of a group have one probability, unless two batches became idle in the same second:
+    # take the highest.
     worst = np.zeros(len(since))
     np.maximum.at(worst, group, chance)
     counts = view.counts()
     row = _type_of(view)
     takers = []
-    for j in turns:
+    for j in trainer_order:
         one = view.trainers[j]
         now = min(int(counts[j]), one.most)
         takers.append(
             Taker(
-                rate=one.rate[row, now : now + int(room[j]) + 1],
+                rate=one.rate[row, now : now + int(may_take[j]) + 1],
                 forward_s=view.forward_s,
                 grow_s=one.grow_s,
                 loss_s=one.shrink_s,
@@ -165,9 +174,9 @@ def _takers(
 
 
 def _decide_types(view: IdleView) -> IdleMap:
-    """The best counts per type, old nodes kept first. Where HiGHS hits its limit, the best map it
-    has, and at worst the present one; the notes say so. Raises UsageError when a trainer lacks
-    the rates of a type."""
+    """The best counts per type, old nodes kept first. If HiGHS reaches its limit, the best answer
+    found, at worst the present one, with a note. Raises UsageError if a trainer lacks the rates of
+    a type."""
     assert view.gpu_type is not None
     types = int(view.gpu_type.max()) + 1
     for one in view.trainers:
@@ -185,22 +194,22 @@ def _decide_types(view: IdleView) -> IdleMap:
         demands, nodes, view.ahead_s(), view.budget(), view.user_caps, view.time_limit_s
     )
     notes = () if solved.proven else ("the programme over GPU types hit its limit",)
-    return IdleMap(_laid_by_type(view, solved.counts), notes)
+    return IdleMap(_holders_by_type(view, solved.counts), notes)
 
 
-def _laid_by_type(view: IdleView, counts: IntArray) -> IntArray:
+def _holders_by_type(view: IdleView, counts: IntArray) -> IntArray:
     assert view.gpu_type is not None
     holder = view.holder.copy()
-    turns = elders_first(view)
+    trainer_order = elders_first(view)
     order = np.lexsort((view.nodes, view.since_s))
     for kind in range(counts.shape[1]):
         ours = order[view.gpu_type[order] == kind]
-        for j in turns:
+        for j in trainer_order:
             mine = ours[holder[ours] == j]
-            holder[mine[int(counts[j, kind]) :]] = NOBODY
-        free = ours[holder[ours] == NOBODY]
+            holder[mine[int(counts[j, kind]) :]] = NO_TRAINER
+        free = ours[holder[ours] == NO_TRAINER]
         first = 0
-        for j in turns:
+        for j in trainer_order:
             more = int(counts[j, kind]) - int((holder[ours] == j).sum())
             holder[free[first : first + max(0, more)]] = j
             first += max(0, more)

@@ -1,4 +1,4 @@
-"""What the policies for idle nodes see and answer: plain arrays, nothing of Slurm."""
+"""The input and output of policies for idle nodes: plain arrays, independent of Slurm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,16 +8,19 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import FloatArray, IntArray
 
-NOBODY = -1
+NO_TRAINER = -1
+"""Holder of a node without a trainer."""
 
 
 @dataclass(frozen=True)
 class Trainer:
     """A job that trains on idle nodes.
 
-    ``rate`` (R, K + 1): samples/s on 0..K whole nodes of type r, 0 where it cannot run (column 0,
-    and counts below its least). On several types at once it runs as fast as the slowest of them.
-    ``grow_s``, ``shrink_s``: seconds without training when nodes join or leave, as measured.
+    ``rate`` (R, K + 1): samples/s on 0..K whole nodes of type r, 0 if it cannot run (column 0, and
+    counts below its least). On several types it runs at the speed of the slowest. ``grow_s``,
+    ``shrink_s``: measured seconds without training when nodes join or leave.
+
+    Raises UsageError for rates or costs that are invalid.
     """
 
     name: str
@@ -43,13 +46,13 @@ class Trainer:
 
 @dataclass(frozen=True)
 class IdleView:
-    """The idle nodes at one moment, and the trainers that may have them now.
+    """The idle nodes at one moment, and the trainers that may have them.
 
-    ``nodes`` (I,) ascending: numbers of the idle nodes in the site's order, so that neighbours
-    have near numbers. ``since_s`` (I,): when each became idle. ``holder`` (I,): index of the
-    trainer on it, or :data:`NOBODY`. ``gpu_type`` (I,): type of each, all 0 if absent.
-    ``forward_s``: the time looked ahead (Tfwd). ``most_nodes``: cap of all trainers together;
-    ``user_caps``: of one user's trainers together. ``time_limit_s``: safety net of the MILP.
+    ``nodes`` (I,) ascending: numbers of the idle nodes in the site's order, so that neighbours have
+    near numbers. ``since_s`` (I,): when each became idle. ``holder`` (I,): index of its trainer, or
+    :data:`NO_TRAINER`. ``gpu_type`` (I,): type of each, all 0 if absent. ``forward_s``:
+    forward-looking time in s (Tfwd). ``most_nodes``: cap of all trainers together; ``user_caps``:
+    cap of each user's trainers together. ``time_limit_s``: limit of the MILP.
     """
 
     now: float
@@ -64,21 +67,21 @@ class IdleView:
     time_limit_s: float = 2.0
 
     def held(self, trainer: int) -> IntArray:
-        """Positions (not numbers) of the nodes that a trainer holds."""
+        """Positions (not numbers) of the nodes of a trainer."""
         return np.flatnonzero(self.holder == trainer)
 
     def counts(self) -> IntArray:
-        """(J,) nodes that each trainer holds."""
+        """(J,) nodes of each trainer."""
         used = self.holder[self.holder >= 0]
         return np.bincount(used, minlength=len(self.trainers)).astype(np.int64)
 
     def ahead_s(self) -> float:
-        """``forward_s``, but at least twice the slowest restart: a shorter look ahead sees only
-        the cost of a start and would start none."""
+        """``forward_s``, but at least twice the slowest restart: a shorter time would see only the
+        cost of a start and start nothing."""
         return max([self.forward_s, *(2.0 * one.grow_s for one in self.trainers)])
 
     def budget(self) -> int:
-        """Nodes that trainers may hold together; what is held already is not taken away by it."""
+        """Nodes that trainers may hold together; at least what they hold already."""
         idle = len(self.nodes)
         if self.most_nodes is None:
             return idle
@@ -87,7 +90,7 @@ class IdleView:
 
 @dataclass(frozen=True)
 class IdleMap:
-    """``holder`` (I,): who gets each idle node, as in the view. ``notes``: what was unusual, such
+    """``holder`` (I,): trainer of each idle node, as in the view. ``notes``: unusual events, such
     as a solver's time limit."""
 
     holder: IntArray

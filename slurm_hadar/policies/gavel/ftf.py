@@ -1,12 +1,13 @@
-"""Gavel's finish-time fairness: the worst ratio of the finish time to that on an equal part alone.
+"""Gavel's finish-time fairness: the worst ratio of the finish time to that on an equal share.
 
 Narayanan et al., OSDI 2020, section 4.2, after Themis (NSDI 2020); verified in its code
 (finish_time_fairness_perf): min_X max_m (waited_m + left_m / sum_j T_mj X_mj) / (spent_m + left_m /
-T_m(isolated)), isolated being X = N_j / (jobs x g_m) scaled to at most 1, and spent_m the time that
-the work done so far would have taken so. Weights are not looked at, as there.
+T_m(isolated)). isolated is X = N_j / (jobs x g_m) scaled to at most 1; spent_m is the time that the
+work done so far would have taken on that share. As in that code, weights are ignored.
 
-Solved by linear programmes: for a bound rho each job needs a throughput, max-min of what it gets
-over that; the rho that the answer reaches is the next bound. Each step is feasible and no worse.
+Solved by linear programmes: a bound rho gives each job a throughput that it needs; the programme
+maximises the least ratio of throughput to need; the rho that the solution reaches is the next
+bound. Each step is feasible and no worse than the one before.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, State, View
 from slurm_hadar.policies.gavel.rounds import Memory, SharesProblem, decide_by, policy
-from slurm_hadar.solvers.shares import largest_least
+from slurm_hadar.solvers.shares import max_min_shares
 
 _MOST_STEPS = 12
 _ENOUGH = 1e-3
@@ -45,7 +46,7 @@ def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]
         slack = np.maximum(rho * fair - problem.waited_s, 1e-9)
         need = np.where(able, problem.left / slack, 1.0)
         gain = np.where(able[:, None], problem.rate / np.maximum(need, 1e-12)[:, None], 0.0)
-        found = largest_least(gain, problem.gpus, problem.capacity).share
+        found = max_min_shares(gain, problem.gpus, problem.capacity).share
         reached = _worst(problem, found, fair, able)
         if not reached < rho:
             break
@@ -57,7 +58,7 @@ def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]
 
 
 def _isolated(problem: SharesProblem) -> tuple[FloatArray, FloatArray]:
-    """(J, R) an equal part of the cluster for each job, and (J,) the throughput on it."""
+    """(J, R) an equal share of the cluster for each job, and (J,) its throughput in samples/s."""
     part = problem.capacity[None, :] / max(1, len(problem.ids)) / problem.gpus[:, None]
     part = part / np.maximum(part.sum(axis=1), 1.0)[:, None]
     return part, (problem.rate * part).sum(axis=1)

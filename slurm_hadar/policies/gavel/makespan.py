@@ -1,10 +1,10 @@
-"""Gavel's shortest makespan: all present work shall end as early as it can.
+"""Gavel's shortest makespan: all present work ends as early as possible.
 
 Narayanan et al., OSDI 2020, section 4.2 (minimize makespan); verified in its code
 (min_total_duration_perf): sum_j T_mj X_mj >= left_m / T for a short T. With z = 1 / T the shortest
-is one linear programme. Gavel's code halves an interval until its ends are within 5% and takes what
-its interior-point solver then finds, the middle of what is possible at that T: that slack lets
-short jobs end earlier, so the same T is taken here.
+T is one linear programme. Gavel's code bisects an interval until its ends are within 5%, and takes
+the solution of its interior-point solver there, the centre of the feasible shares at that T. Its
+slack lets short jobs end earlier, so the same T is used here.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.gavel.rounds import Memory, SharesProblem, decide_by, policy
-from slurm_hadar.solvers.shares import largest_least
+from slurm_hadar.solvers.shares import max_min_shares
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -22,11 +22,11 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]:
     gain = problem.rate / np.maximum(problem.left, 1e-9)[:, None]
-    return largest_least(gain, problem.gpus, problem.capacity, _halved).share, memory
+    return max_min_shares(gain, problem.gpus, problem.capacity, _halved).share, memory
 
 
 def _halved(best: float) -> float:
-    """1 / T of the interval's halving when 1 / ``best`` is the shortest T, s."""
+    """1 / T that Gavel's bisection finds if 1 / ``best`` is the shortest T, s."""
     low, high, most = 100.0, 1e6, 1e6
     shortest = 1.0 / (best * (1.0 - 1e-5))
     found = 0.0

@@ -1,19 +1,19 @@
-"""Gavel's round mechanism: who runs where in this round so that all get their shares in time.
+"""Gavel's round mechanism: the jobs that run in a round, so that all get their shares over time.
 
 Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads",
-OSDI 2020; verified in its code (simulation, no packing of two jobs on a GPU):
+OSDI 2020; verified in its code (simulation, without packing of two jobs on a GPU):
 
-- shares are computed anew only after an arrival or a finish, and at least 1,920 s after the last
-  time (at once while the last time is 0);
-- a job's priority on a type is share / (time received there / time given there to all), with a
-  credit of half a round per type to begin with; what was not received becomes the deficit;
-- per type, in the view's order, jobs are taken by (priority, deficit, share) while GPUs are left,
-  those without a share last; one type a job a round. Jobs may be moved in every round.
+- Shares are computed again only after an arrival or a finish, and at least 1,920 s after the last
+  time (at once while the last time is 0).
+- The priority of a job on a type is share / (time received there / time received there by all),
+  with an initial credit of half a round per type; what was not received becomes the deficit.
+- Per type, in the view's order, jobs are chosen by (priority, deficit, share) while GPUs are left,
+  those without a share last; one type per job and round. Jobs may move in every round.
 
-Ours: jobs that may not be moved keep what they hold; a finished job's last seconds are what its
-rate said; a job with several counts runs on the least one. Gavel's code sets GPUs aside for jobs
-that came after the last computation of shares but does not start these before the next one; here
-they start on what is left, unless the option ``as_gavel`` is true.
+Ours: jobs that may not be moved keep what they hold; the last seconds of a finished job follow from
+its rate; a job with several counts runs on the least. Gavel's code reserves GPUs for jobs that
+arrive after the last computation of shares but starts them only after the next one; here they start
+on what is left, unless the option ``as_gavel`` is true.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
-from slurm_hadar.policies.gavel.seats import seat
+from slurm_hadar.policies.gavel.node_selection import select_nodes
 from slurm_hadar.policies.options import Amount, Flag, PolicyOptions
 from slurm_hadar.policies.record import Decide, Policy, Trait
 
 _NOTHING, _ENDLESS = 1e-3, 1e15
-"""Samples taken for no work left, and for work without an end."""
+"""Samples assumed for no remaining work, and for work without an end."""
 Memory = dict[str, list[float]]
-"""A policy's own numbers by job, kept between two computations of shares."""
+"""A policy's own numbers per job, kept between two computations of shares."""
 
 
 class GavelOptions(PolicyOptions):
@@ -44,20 +44,20 @@ class GavelOptions(PolicyOptions):
 
 @dataclass(frozen=True)
 class SharesProblem:
-    """What shares are computed from: J jobs, R types, at each job's one number of GPUs."""
+    """The input of a computation of shares: J jobs, R types, one number of GPUs per job."""
 
     ids: tuple[str, ...]
     rate: FloatArray
-    """(J, R) samples/s, 0 where the job cannot run."""
+    """(J, R) samples/s; 0 if the job cannot run there."""
     gpus: IntArray
-    """(J,)"""
+    """(J,) GPUs."""
     capacity: IntArray
-    """(R,)"""
+    """(R,) GPUs."""
     weight: FloatArray
     left: FloatArray
-    """(J,) samples."""
+    """(J,) remaining samples."""
     waited_s: FloatArray
-    """(J,) since the arrival."""
+    """(J,) seconds since the arrival."""
 
 
 Allocate = Callable[[SharesProblem, Memory], tuple[FloatArray, Memory]]
@@ -66,21 +66,21 @@ Allocate = Callable[[SharesProblem, Memory], tuple[FloatArray, Memory]]
 
 @dataclass
 class _Ledger:
-    """The mechanism's memory, in the order of a view's jobs."""
+    """The state of the mechanism, in the order of the view's jobs. Times in s."""
 
     share: FloatArray
     time: FloatArray
     deficit: FloatArray
-    given: FloatArray
-    """(R,) seconds given to all jobs on the type."""
+    total_time: FloatArray
+    """(R,) seconds that all jobs together received on each type."""
     reset_s: float
     stale: bool
     new: BoolArray
-    """(J,) came after the last computation of shares."""
+    """(J,) arrived after the last computation of shares."""
 
 
 def policy(name: str, decide: Decide, title: str) -> Policy:
-    """The record of a policy that goes by rounds of shares."""
+    """The record of a policy that schedules by rounds of shares."""
     return Policy(
         name=name,
         decide=decide,
@@ -93,7 +93,8 @@ def policy(name: str, decide: Decide, title: str) -> Policy:
 
 
 def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State]:
-    """One round with the shares that ``allocate`` computes. Raises UsageError for an option."""
+    """One round with the shares that ``allocate`` computes. Raises UsageError for an invalid
+    option."""
     options = GavelOptions.read(view.options)
     problem = _problem(view)
     ledger = _recall(view, problem, state)
@@ -103,16 +104,16 @@ def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State
         due = ledger.share * (view.now - ledger.reset_s)
         ledger.deficit += due - (ledger.time - credit)
         ledger.time[:] = credit
-        ledger.given = ledger.time.sum(axis=0)
+        ledger.total_time = ledger.time.sum(axis=0)
         ledger.reset_s, ledger.stale = view.now, False
         ledger.new[:] = False
         ledger.share, memory = allocate(problem, memory)
     chosen, priority = _choose(view, problem, ledger)
     if options.as_gavel:
         chosen = {job: kind for job, kind in chosen.items() if not ledger.new[job]}
-    parts, unseated = seat(view, chosen, problem.gpus)
-    plan = _plan(view, problem, ledger, chosen, parts, unseated, priority)
-    running = {job: kind for job, kind in chosen.items() if job not in unseated}
+    nodes, unplaced = select_nodes(view, chosen, problem.gpus)
+    plan = _plan(view, problem, ledger, chosen, nodes, unplaced, priority)
+    running = {job: kind for job, kind in chosen.items() if job not in unplaced}
     return plan, _remember(view, problem, ledger, memory, running)
 
 
@@ -140,7 +141,7 @@ def _problem(view: View) -> SharesProblem:
 
 
 def _recall(view: View, problem: SharesProblem, state: State) -> _Ledger:
-    """The memory in today's order, with the time that passed since yesterday booked."""
+    """The state in the order of the present jobs, with the time since the last round added."""
     jobs, kinds = len(view.jobs.ids), len(view.types)
     credit = view.round_s / 2
     ledger = _Ledger(
@@ -150,7 +151,7 @@ def _recall(view: View, problem: SharesProblem, state: State) -> _Ledger:
     ids = _list(state.get("ids"))
     if state.get("types") != list(view.types) or not ids:
         return ledger
-    ledger.given = np.array(state["given"], dtype=np.float64)
+    ledger.total_time = np.array(state["given"], dtype=np.float64)
     ledger.reset_s = float(state["reset_s"])  # type: ignore[arg-type]
     numbers = np.fromiter(_list(state["jobs"]), np.float64).reshape(len(ids), 3 * kinds + 2)
     same = ids == list(view.jobs.ids)
@@ -169,50 +170,50 @@ def _recall(view: View, problem: SharesProblem, state: State) -> _Ledger:
     ledger.new[here] = past[:, -2] > 0
     attained = np.zeros(jobs)
     attained[here] = past[:, -1]
-    _book(view, ledger, attained)
+    _add_received_time(view, ledger, attained)
     if not same:
-        _book_the_gone(view, ledger, state)
+        _add_time_of_ended_jobs(view, ledger, state)
     return ledger
 
 
-def _book(view: View, ledger: _Ledger, attained: FloatArray) -> None:
-    """Time received by those still here, as it was measured."""
+def _add_received_time(view: View, ledger: _Ledger, attained: FloatArray) -> None:
+    """Add the time that present jobs received, as measured."""
     held = view.jobs.held
     if len(held):
         gpus = np.bincount(held[:, 0], weights=held[:, 3], minlength=len(attained))
         rows, first = np.unique(held[:, 0], return_index=True)
         kind = held[first, 2]
         seconds = np.maximum(view.jobs.attained[rows] - attained[rows], 0.0) / gpus[rows]
-        # Rounded, so that jobs alike stay alike.
+        # Rounded, so that equal jobs stay equal.
         seconds = np.round(seconds, 6)
         ledger.time[rows, kind] += seconds
-        np.add.at(ledger.given, kind, seconds)
+        np.add.at(ledger.total_time, kind, seconds)
 
 
-def _book_the_gone(view: View, ledger: _Ledger, state: State) -> None:
-    """Time received by those gone, as it was foreseen."""
+def _add_time_of_ended_jobs(view: View, ledger: _Ledger, state: State) -> None:
+    """Add the time that ended jobs received, as predicted."""
     present = set(view.jobs.ids)
     elapsed = view.now - float(state["now"])  # type: ignore[arg-type]
     for id_, (kind_, expected) in _dict(state.get("running")).items():
         if id_ not in present:
-            ledger.given[int(kind_)] += min(float(expected), elapsed)
+            ledger.total_time[int(kind_)] += min(float(expected), elapsed)
 
 
 def _choose(
     view: View, problem: SharesProblem, ledger: _Ledger
 ) -> tuple[dict[int, int], FloatArray]:
-    """Job -> type of those that run, and the priorities (J, R)."""
+    """Type of each job that runs, and the priorities (J, R)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        fraction = ledger.time / ledger.given
+        fraction = ledger.time / ledger.total_time
         priority = np.where(fraction > 0, ledger.share / fraction, ledger.share * 1e9)
-        priority = np.where(ledger.given > 0, priority, ledger.share * 1e9)
+        priority = np.where(ledger.total_time > 0, priority, ledger.share * 1e9)
     able = problem.rate > 0
     priority = np.where(able & (ledger.share > 0), priority, 0.0)
     left = problem.capacity.tolist()
     chosen: dict[int, int] = {}
-    stuck = view.jobs.running & ~view.jobs.movable
+    immovable = view.jobs.running & ~view.jobs.movable
     for job, _, kind, count in view.jobs.held.tolist():
-        if stuck[job]:
+        if immovable[job]:
             chosen[job] = kind
             left[kind] -= count
     gpus = problem.gpus.tolist()
@@ -231,9 +232,8 @@ def _choose(
 
 
 def _fastest_first(rate: FloatArray) -> list[int]:
-    """The types by the jobs' speed, as Gavel's code lists them: what is left over of one goes to
-    any job that has no place yet, so with a slow type first a job would stay there beside faster
-    GPUs that are idle."""
+    """The types by the jobs' speed, as in Gavel's code. GPUs left over of one type go to any
+    unplaced job, so with a slow type first a job would stay there beside idle faster GPUs."""
     best = rate.max(axis=1, initial=0.0, keepdims=True)
     speed = (rate / np.where(best > 0, best, 1.0)).sum(axis=0)
     return [int(kind) for kind in np.argsort(-speed, kind="stable")]
@@ -244,35 +244,35 @@ def _plan(
     problem: SharesProblem,
     ledger: _Ledger,
     chosen: Mapping[int, int],
-    parts: Mapping[int, Mapping[str, Mapping[str, int]]],
-    unseated: Mapping[int, str],
+    nodes: Mapping[int, Mapping[str, Mapping[str, int]]],
+    unplaced: Mapping[int, str],
     priority: FloatArray,
 ) -> Plan:
     ids, types, gpus = view.jobs.ids, view.types, problem.gpus.tolist()
-    running = [job for job in chosen if job not in unseated]
+    running = [job for job in chosen if job not in unplaced]
     kinds = [chosen[job] for job in running]
     shares = ledger.share[running, kinds].tolist() if running else []
     ranks = priority[running, kinds].tolist() if running else []
-    stuck = view.jobs.running & ~view.jobs.movable
-    held = {job: n for job, _, _, n in view.jobs.held[stuck[view.jobs.held[:, 0]]].tolist()}
+    immovable = view.jobs.running & ~view.jobs.movable
+    held = {job: n for job, _, _, n in view.jobs.held[immovable[view.jobs.held[:, 0]]].tolist()}
     placements: dict[str, Placement] = {}
     for job, kind, share, rank in zip(running, kinds, shares, ranks, strict=True):
         count = held.get(job, gpus[job])
-        if job in parts:
-            count = sum(n for on in parts[job].values() for n in on.values())
+        if job in nodes:
+            count = sum(n for on in nodes[job].values() for n in on.values())
         if share > 0:
-            why = f"{share:.0%} of its time is due on {types[kind]}; priority {rank:.3g} there"
+            reason = f"{share:.0%} of its time is due on {types[kind]}; priority {rank:.3g} there"
         else:
-            why = f"no time is due on {types[kind]}, but GPUs are left over"
+            reason = f"no time is due on {types[kind]}, but GPUs are left over"
         placements[ids[job]] = Placement(
-            gpus={types[kind]: count}, nodes=parts.get(job, {}), reason=why
+            gpus={types[kind]: count}, nodes=nodes.get(job, {}), reason=reason
         )
-    words = "others are further behind their share in this round"
-    waiting = dict.fromkeys(ids, words)
+    behind = "others are further behind their share in this round"
+    waiting = dict.fromkeys(ids, behind)
     for id_ in placements:
         del waiting[id_]
-    for job, why in unseated.items():
-        waiting[ids[job]] = why
+    for job, reason in unplaced.items():
+        waiting[ids[job]] = reason
     return Plan(placements, waiting)
 
 
@@ -290,7 +290,7 @@ def _remember(
         "now": view.now,
         "reset_s": ledger.reset_s,
         "stale": ledger.stale,
-        "given": ledger.given.tolist(),
+        "given": ledger.total_time.tolist(),
         "jobs": np.column_stack(kept).ravel().tolist(),
         "running": {
             ids[job]: [kind, left]

@@ -1,14 +1,14 @@
 """Gavel's largest total throughput.
 
 Narayanan et al., OSDI 2020, appendix (maximize total throughput); verified in its code
-(max_sum_throughput_perf): max sum_mj T_mj X_mj with throughputs as they are, so that jobs with
-many samples/s come first. Not fair, and not meant to be.
+(max_sum_throughput_perf): max sum_mj T_mj X_mj with unscaled throughputs, so that jobs with many
+samples/s come first. Not fair, by design.
 """
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.gavel.rounds import Memory, SharesProblem, decide_by, policy
-from slurm_hadar.solvers.shares import largest_sum
+from slurm_hadar.solvers.shares import max_total_shares
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -17,7 +17,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
 
 
 def _shares(problem: SharesProblem, memory: Memory) -> tuple[FloatArray, Memory]:
-    return largest_sum(problem.rate, problem.gpus, problem.capacity).share, memory
+    return max_total_shares(problem.rate, problem.gpus, problem.capacity).share, memory
 
 
 POLICY = policy("gavel_throughput", decide, "the largest total throughput")

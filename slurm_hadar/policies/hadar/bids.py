@@ -1,7 +1,8 @@
-"""FIND_ALLOC: the places that one job could take now, and what each is worth to it.
+"""FIND_ALLOC of Hadar: the placements that a job could take now, and the value of each to it.
 
-For each type, best first, and each allowed count: consolidated on one node; on several nodes, at a
-communication cost; over several types, as fast as the slowest, where the job can live with that.
+Candidates per GPU type and allowed count, best first: consolidated on one node; on several nodes,
+at a communication cost; mixed over several types, at the speed of the slowest, if the job can mix
+types.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import numpy as np
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Allocation, FreeCapacity, ResourcePools, demands_of
 from slurm_hadar.policies.hadar.settings import HadarOptions
-from slurm_hadar.policies.hadar.worth import Cells, TypeOption, Worth
+from slurm_hadar.policies.hadar.utility import TypeOption, TypeOptions, Utilities
 from slurm_hadar.solvers.prices import DualPrice
 
 _TIE = 1e-9
@@ -21,11 +22,11 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """A place with its worth to the job. ``parts``: (slot, GPUs) per node; ``seconds``: until the
-    job would end, a restart included; ``charge``: price of what it takes; ``stay``: it is there
-    already."""
+    """A placement with its value to the job. ``allocation``: (slot, GPUs) per node; ``seconds``:
+    time until the job would end, a restart included; ``charge``: price of the GPUs taken; ``rank``:
+    payoff per price; ``stay``: the job holds this allocation already."""
 
-    parts: Allocation
+    allocation: Allocation
     seconds: float
     utility: float
     charge: float
@@ -34,27 +35,28 @@ class Bid:
 
     @property
     def payoff(self) -> float:
-        """mu_j: utility minus price."""
+        """mu_j of the paper: utility minus price."""
         return self.utility - self.charge
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """Where a running job is: its place, the seconds it still needs there, whether it may go,
-    whether it may be stopped (if not, it may always stay)."""
+    """The placement that a running job has now: its allocation, the seconds that the job still
+    needs there, whether it may be moved, and whether it may be stopped (if not, it may always
+    stay)."""
 
-    parts: Allocation
+    allocation: Allocation
     seconds: float
     movable: bool
     stoppable: bool
 
 
-class Round:
-    """The rules of one pass over the queue.
+class PassTerms:
+    """The terms of one pass over the queue.
 
-    ``price``: Hadar's; None where what is left of the cluster is free of charge. ``reserve``:
-    payoff per price of the first job that must wait: a GPU is never cheaper than that.
-    ``patience``: no place worth less than this part of the job's best.
+    ``price``: Hadar's dual price; None if the GPUs that are left cost nothing. ``reserve``: payoff
+    per price of the first job that must wait, which is the least price of a GPU. ``patience``: a
+    job takes no placement of less than this fraction of its best rank.
     """
 
     def __init__(
@@ -62,40 +64,40 @@ class Round:
         price: DualPrice | None,
         reserve: float,
         patience: float,
-        worth: Worth,
+        utilities: Utilities,
         pools: ResourcePools,
     ) -> None:
         self.price, self.patience = price, patience
         self._pools = pools
-        self._least = [reserve * float(worth.scarcity.price[kind]) for kind in pools.pool_type]
+        self._least = [reserve * float(utilities.scarcity.price[kind]) for kind in pools.pool_type]
         self._units: dict[tuple[int, int], float] = {}
 
-    def unit_price(self, room: FreeCapacity, pool: int) -> float:
-        """Utility per GPU-second that a GPU of the pool costs now."""
+    def unit_price(self, free_capacity: FreeCapacity, pool: int) -> float:
+        """Price of a GPU of the pool now, in utility per GPU-second."""
         if self.price is None:
             return 0.0
-        key = (pool, room.left[pool])
+        key = (pool, free_capacity.left[pool])
         if key not in self._units:
             kind, capacity = self._pools.pool_type[pool], self._pools.capacity[pool]
-            today = self.price.at(kind, capacity - room.left[pool], capacity)
+            today = self.price.at(kind, capacity - free_capacity.left[pool], capacity)
             self._units[key] = max(today, self._least[pool])
         return self._units[key]
 
 
 class Market:
-    """Makes offers to jobs. Everything about a job that does not change is prepared once."""
+    """Makes the bids of jobs. What does not change during a decision is computed once."""
 
     def __init__(
         self,
         view: View,
         pools: ResourcePools,
-        worth: Worth,
+        utilities: Utilities,
         settings: HadarOptions,
-        posts: Mapping[int, Incumbent],
-        cells: Cells,
+        incumbents: Mapping[int, Incumbent],
+        type_options: TypeOptions,
     ) -> None:
-        self.view, self.pools, self.worth, self.settings = view, pools, worth, settings
-        self.posts, self._cells = posts, cells
+        self.view, self.pools, self.utilities, self.settings = view, pools, utilities, settings
+        self.incumbents, self._type_options = incumbents, type_options
         jobs = view.jobs
         self.needs = demands_of(view)
         self._most_nodes: list[int] = jobs.max_nodes.tolist()
@@ -105,7 +107,7 @@ class Market:
         self._open_pools: dict[bytes, tuple[tuple[int, ...], ...]] = {}
 
     def open_pools(self, job: int) -> tuple[tuple[int, ...], ...]:
-        """Per type, the pools open to the job."""
+        """Per type: the pools that are open to the job."""
         key = self._masks[job]
         if key not in self._open_pools:
             mask = self.view.jobs.groups[job]
@@ -115,184 +117,199 @@ class Market:
             )
         return self._open_pools[key]
 
-    def cells(self, job: int) -> tuple[TypeOption, ...]:
-        """What the job may run on, best first."""
-        return self._cells.of(job)
+    def type_options(self, job: int) -> tuple[TypeOption, ...]:
+        """The types and counts that the job may run on, best first."""
+        return self._type_options.of(job)
 
-    def kind(self, job: int) -> tuple[object, ...]:
-        """Equal for jobs that fit into the same places."""
+    def fit_class(self, job: int) -> tuple[object, ...]:
+        """A key that is equal for jobs that fit the same allocations."""
         return (
             self._masks[job],
             self.needs[job],
             self._most_nodes[job],
             self._mixable[job],
-            self._cells.pattern[job],
+            self._type_options.pattern[job],
         )
 
-    def fits(self, room: FreeCapacity, job: int) -> bool:
-        """Whether the job could take any place at all."""
-        kind = self.kind(job)
-        if kind in room.hopeless:
+    def fits(self, free_capacity: FreeCapacity, job: int) -> bool:
+        """Whether any allocation for the job is free."""
+        kind = self.fit_class(job)
+        if kind in free_capacity.hopeless:
             return False
-        if any(self._place(room, job, cell, None) for cell in self.cells(job)):
+        if any(self._place(free_capacity, job, option, None) for option in self.type_options(job)):
             return True
-        room.hopeless.add(kind)
+        free_capacity.hopeless.add(kind)
         return False
 
-    def gains(self, job: int) -> bool:
-        """Whether any place could be worth a move of a running job, if only it were free."""
-        return self._cells.quickest[job] <= self._longest(job)
+    def could_gain(self, job: int) -> bool:
+        """Whether some placement would be worth a move of this running job if it were free."""
+        return self._type_options.quickest[job] <= self._longest_worthwhile_s(job)
 
-    def tempted(self, room: FreeCapacity, job: int, rules: Round) -> bool:
-        """Whether a place that could be worth a move might be free. Quick; may say yes in vain."""
-        cells, own = self.cells(job), self.posts[job].parts
-        least = rules.patience * cells[0].rank if cells else 0.0
-        return self._might(room, job, own, self._longest(job), least)
+    def may_gain(self, free_capacity: FreeCapacity, job: int, rules: PassTerms) -> bool:
+        """Whether a placement that is worth a move may be free: a quick test without false
+        negatives."""
+        options, own = self.type_options(job), self.incumbents[job].allocation
+        least = rules.patience * options[0].rank if options else 0.0
+        return self._may_fit(free_capacity, job, own, self._longest_worthwhile_s(job), least)
 
-    def quicker(self, room: FreeCapacity, job: int, offer: Bid, rules: Round) -> Bid | None:
-        """A free place where a job that is about to start would end sooner than at this one."""
-        longest = offer.seconds * (1.0 - _TIE)
-        if self._cells.quickest[job] >= longest:
+    def faster_bid(
+        self, free_capacity: FreeCapacity, job: int, bid: Bid, rules: PassTerms
+    ) -> Bid | None:
+        """A free placement where a job that is about to start would end sooner than with this
+        bid."""
+        longest = bid.seconds * (1.0 - _TIE)
+        if self._type_options.quickest[job] >= longest:
             return None
-        if not self._might(room, job, offer.parts, longest, 0.0):
+        if not self._may_fit(free_capacity, job, bid.allocation, longest, 0.0):
             return None
         need = self.needs[job]
-        hopeless = room.hopeless
-        room.give(offer.parts, need)
+        hopeless = free_capacity.hopeless
+        free_capacity.give(bid.allocation, need)
         best: Bid | None = None
-        for cell in self.cells(job):
-            if cell.seconds >= longest:
+        for option in self.type_options(job):
+            if option.seconds >= longest:
                 continue
-            parts = self._place(room, job, cell, rules)
-            other = self._offer(room, job, cell, parts, rules) if parts else None
+            allocation = self._place(free_capacity, job, option, rules)
+            other = self._bid(free_capacity, job, option, allocation, rules) if allocation else None
             if other is not None and other.payoff > 0.0 and other.seconds < longest:
                 best, longest = other, other.seconds
-        room.take(offer.parts, need)
-        room.hopeless = hopeless
+        free_capacity.take(bid.allocation, need)
+        free_capacity.hopeless = hopeless
         return best
 
-    def _might(
-        self, room: FreeCapacity, job: int, own: Allocation, longest: float, least: float
+    def _may_fit(
+        self, free_capacity: FreeCapacity, job: int, own: Allocation, longest: float, least: float
     ) -> bool:
-        cells = self.cells(job)
-        for cell in cells:
-            if cell.rank < least:
+        options = self.type_options(job)
+        for option in options:
+            if option.rank < least:
                 return False
-            if cell.seconds > longest:
+            if option.seconds > longest:
                 continue
-            if self._most_nodes[job] > 1 and cell.count > 1:
+            if self._most_nodes[job] > 1 and option.count > 1:
                 return True
             for slot, count in own:
-                same = self.pools.gpu_type[slot] == cell.gpu_type
-                if same and max(0, room.free[slot]) + count >= cell.count:
+                same = self.pools.gpu_type[slot] == option.gpu_type
+                if same and max(0, free_capacity.free[slot]) + count >= option.count:
                     return True
-            need, pools = self.needs[job], self.open_pools(job)[cell.gpu_type]
-            if any(room.one_node(pool, cell.count, need) for pool in pools):
+            need, pools = self.needs[job], self.open_pools(job)[option.gpu_type]
+            if any(free_capacity.one_node(pool, option.count, need) for pool in pools):
                 return True
         return False
 
-    def _longest(self, job: int) -> float:
-        """Seconds that a running job may need at a place that is worth a move."""
-        seconds = self.posts[job].seconds
+    def _longest_worthwhile_s(self, job: int) -> float:
+        """The run time (s) above which another placement is not worth a move of this running
+        job."""
+        seconds = self.incumbents[job].seconds
         if not isfinite(seconds):
             return -1.0
-        longest = seconds - self._least_saving(job, seconds) - self._restart[job]
+        longest = seconds - self._required_saving_s(job, seconds) - self._restart[job]
         return longest * (1.0 + _TIE)
 
-    def bids(self, room: FreeCapacity, job: int, rules: Round, most: int) -> list[Bid]:
-        """At most ``most`` places with a payoff above 0, the best first.
+    def bids(self, free_capacity: FreeCapacity, job: int, rules: PassTerms, most: int) -> list[Bid]:
+        """At most ``most`` bids with a payoff above 0, best first.
 
-        Staying is free. For a running job another place is offered only where going there pays.
+        A running job may stay at no price; other placements are included only if they are worth the
+        move.
         """
-        post = self.posts.get(job)
-        stay = self._stay(room, job, post) if post is not None else None
-        cells = self.cells(job)
-        least = rules.patience * cells[0].rank if cells else 0.0
+        incumbent = self.incumbents.get(job)
+        stay = self._stay(free_capacity, job, incumbent) if incumbent is not None else None
+        options = self.type_options(job)
+        least = rules.patience * options[0].rank if options else 0.0
         found: list[Bid] = []
-        for cell in cells:
-            # One more than wanted: today's prices may turn the order.
-            if cell.rank < least or len(found) > most:
+        for option in options:
+            # One more than needed: the charge may change the order.
+            if option.rank < least or len(found) > most:
                 break
-            parts = self._place(room, job, cell, rules)
-            if not parts:
+            allocation = self._place(free_capacity, job, option, rules)
+            if not allocation:
                 continue
-            offer = self._offer(room, job, cell, parts, rules)
-            if offer.payoff > 0.0 and (stay is None or self._pays(job, stay, offer)):
-                found.append(offer)
-        found.sort(key=lambda offer: -offer.rank)
+            bid = self._bid(free_capacity, job, option, allocation, rules)
+            if bid.payoff > 0.0 and (stay is None or self._pays(job, stay, bid)):
+                found.append(bid)
+        found.sort(key=lambda bid: -bid.rank)
         return found[:most] if stay is None else [*found[: max(1, most - 1)], stay]
 
-    def _stay(self, room: FreeCapacity, job: int, post: Incumbent) -> Bid | None:
-        if post.stoppable and not room.holds(post.parts, self.needs[job]):
+    def _stay(self, free_capacity: FreeCapacity, job: int, incumbent: Incumbent) -> Bid | None:
+        if incumbent.stoppable and not free_capacity.holds(incumbent.allocation, self.needs[job]):
             return None
-        kinds = {int(self.pools.gpu_type[slot]) for slot, _ in post.parts}
-        count = sum(n for _, n in post.parts)
-        slowest = [c for c in self.cells(job) if c.count == count and c.gpu_type in kinds]
+        kinds = {int(self.pools.gpu_type[slot]) for slot, _ in incumbent.allocation}
+        count = sum(n for _, n in incumbent.allocation)
+        slowest = [c for c in self.type_options(job) if c.count == count and c.gpu_type in kinds]
         if not slowest:
-            return Bid(post.parts, post.seconds, 0.0, 0.0, 0.0, stay=True)
-        cell = min(slowest, key=lambda c: c.rank)
-        return Bid(post.parts, post.seconds, cell.utility, 0.0, cell.rank, stay=True)
+            return Bid(incumbent.allocation, incumbent.seconds, 0.0, 0.0, 0.0, stay=True)
+        option = min(slowest, key=lambda c: c.rank)
+        return Bid(
+            incumbent.allocation, incumbent.seconds, option.utility, 0.0, option.rank, stay=True
+        )
 
-    def _pays(self, job: int, stay: Bid, offer: Bid) -> bool:
-        """Whether a running job should leave its place for this one."""
-        if offer.parts == stay.parts or not isfinite(stay.seconds):
+    def _pays(self, job: int, stay: Bid, bid: Bid) -> bool:
+        """Whether a running job should leave its placement for this one."""
+        if bid.allocation == stay.allocation or not isfinite(stay.seconds):
             return False
-        saved = stay.seconds - offer.seconds
+        saved = stay.seconds - bid.seconds
         if self._restart[job] <= 0.0:
-            better = offer.rank > stay.rank * (1.0 + _TIE)
+            better = bid.rank > stay.rank * (1.0 + _TIE)
             return better if self.settings.preempt else better and saved > 0.0
-        return saved >= self._least_saving(job, stay.seconds)
+        return saved >= self._required_saving_s(job, stay.seconds)
 
-    def _least_saving(self, job: int, seconds: float) -> float:
-        """Seconds that a move must save a job that needs so many where it is."""
+    def _required_saving_s(self, job: int, seconds: float) -> float:
+        """Seconds that a move must save a job that needs ``seconds`` where it is."""
         restart = self._restart[job]
         if restart <= 0.0:
             return 0.0
         return max(self.settings.gain_over_cost * restart, self.settings.least_gain * seconds)
 
     def _place(
-        self, room: FreeCapacity, job: int, cell: TypeOption, rules: Round | None
+        self, free_capacity: FreeCapacity, job: int, option: TypeOption, rules: PassTerms | None
     ) -> Allocation | None:
-        """``rules`` None: whatever it may cost."""
-        need, pools = self.needs[job], self.open_pools(job)[cell.gpu_type]
+        """``rules`` None: at any price."""
+        need, pools = self.needs[job], self.open_pools(job)[option.gpu_type]
         mixable = self._mixable[job] and self._most_nodes[job] > 1
         if rules is not None and rules.price is not None:
             if len(pools) > 1:
-                pools = tuple(sorted(pools, key=lambda p: rules.unit_price(room, p)))
-            # On several nodes it is dearer still; only a mix may find cheaper types.
+                pools = tuple(sorted(pools, key=lambda p: rules.unit_price(free_capacity, p)))
+            # More nodes cost more; only a mix of types could be cheaper.
             if pools and not mixable:
-                charge = rules.unit_price(room, pools[0]) * cell.count * cell.seconds
-                if charge >= cell.utility:
+                charge = rules.unit_price(free_capacity, pools[0]) * option.count * option.seconds
+                if charge >= option.utility:
                     return None
         for pool in pools:
-            parts = room.one_node(pool, cell.count, need)
-            if parts is not None:
-                return parts
+            allocation = free_capacity.one_node(pool, option.count, need)
+            if allocation is not None:
+                return allocation
         most_nodes = self._most_nodes[job]
-        if most_nodes <= 1 or cell.count <= 1 or not pools:
+        if most_nodes <= 1 or option.count <= 1 or not pools:
             return None
-        parts = room.several_nodes(pools, cell.count, need, most_nodes)
-        if parts is not None or not mixable:
-            return parts
+        allocation = free_capacity.several_nodes(pools, option.count, need, most_nodes)
+        if allocation is not None or not mixable:
+            return allocation
         # The cell's type is the slowest of the mix: add the types that are at least as fast.
-        rate = self.view.jobs.rate[job, :, self.view.counts.index(cell.count)]
-        faster = np.flatnonzero((rate >= rate[cell.gpu_type]) & (rate > 0)).tolist()
-        others = [p for kind in faster if kind != cell.gpu_type for p in self.open_pools(job)[kind]]
+        rate = self.view.jobs.rate[job, :, self.view.counts.index(option.count)]
+        faster = np.flatnonzero((rate >= rate[option.gpu_type]) & (rate > 0)).tolist()
+        others = [
+            p for kind in faster if kind != option.gpu_type for p in self.open_pools(job)[kind]
+        ]
         if not others:
             return None
-        return room.several_nodes((*pools, *others), cell.count, need, most_nodes)
+        return free_capacity.several_nodes((*pools, *others), option.count, need, most_nodes)
 
-    def _offer(
-        self, room: FreeCapacity, job: int, cell: TypeOption, parts: Allocation, rules: Round
+    def _bid(
+        self,
+        free_capacity: FreeCapacity,
+        job: int,
+        option: TypeOption,
+        allocation: Allocation,
+        rules: PassTerms,
     ) -> Bid:
-        spread = 1.0 + self.settings.communication if len(parts) > 1 else 1.0
-        seconds = cell.seconds * spread
+        spread = 1.0 + self.settings.communication if len(allocation) > 1 else 1.0
+        seconds = option.seconds * spread
         pool = self.pools.pool_of
-        unit = sum(n * rules.unit_price(room, pool[slot]) for slot, n in parts)
+        unit = sum(n * rules.unit_price(free_capacity, pool[slot]) for slot, n in allocation)
         charge = unit * seconds
-        utility = cell.utility / spread
-        if job in self.posts:
+        utility = option.utility / spread
+        if job in self.incumbents:
             seconds += self._restart[job]
-        # Ranked by payoff per price over the whole horizon; a spread place is that much slower.
-        rank = cell.rank / spread**2 * max(0.0, 1.0 - charge / utility) if utility else 0.0
-        return Bid(parts, seconds, utility, charge, rank)
+        # Payoff per price over the whole horizon; on several nodes the run is longer by ``spread``.
+        rank = option.rank / spread**2 * max(0.0, 1.0 - charge / utility) if utility else 0.0
+        return Bid(allocation, seconds, utility, charge, rank)

@@ -1,4 +1,4 @@
-"""The settings of Hadar, read from ``View.options``."""
+"""The options of Hadar, read from ``View.options``."""
 
 from typing import Literal, get_args
 

@@ -1,1 +1,1 @@
-"""HadarE (arXiv 2503.10918): spare nodes train copies."""
+"""HadarE (arXiv 2503.10918): free nodes train copies of jobs."""

@@ -1,11 +1,11 @@
-"""HadarE's second half: who is forked onto the nodes that would idle.
+"""The second half of HadarE: which jobs are forked onto nodes that would be idle.
 
-A node goes where it saves the most time: the job's weight times what its end comes nearer, per
-GPU. A running job that changes its set of nodes restarts, all its copies together, so a change must
-pay for that (``gain_over_cost``), while jobs that start or restart anyway take nodes freely. The
-gain of each further node is smaller, so handing out one after the other is near the best division
-of fixed nodes over jobs; nodes are handed out anew whenever a job ends. Ours; the paper forks every
-job as often as there are nodes and lets Hadar choose among the copies (recalled).
+A node goes to the job where it saves the most: the weight times the seconds by which the job ends
+sooner, per GPU. A running job that changes its set of nodes restarts with all its copies, so a
+change must pay for that (``gain_over_cost``); jobs that start or restart anyway take nodes freely.
+The gain of each further node decreases, so handing out nodes one by one is near the best division;
+nodes are handed out again whenever a job ends. Ours; the paper forks each job as often as there are
+nodes and lets Hadar choose among the copies (recalled).
 """
 
 import heapq
@@ -20,15 +20,15 @@ from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
 from slurm_hadar.policies.options import Part
 
 _ENDLESS = 1e15
-"""Samples taken for work without an end."""
+"""Samples assumed for work without an end."""
 _NOISE = 1e-9
-"""Differences of a value below this are rounding."""
+"""Relative differences of a value below this are rounding errors."""
 _SLACK = 1e-6
-"""CPUs and MB by which a seat may exceed what is left: rounding."""
+"""CPUs and MB by which a seat may exceed what is left, for rounding errors."""
 _STRIDE = 7919
-"""A prime: jobs next to each other begin their search at nodes far apart."""
+"""A prime: neighbouring jobs begin their search at distant nodes."""
 _MOST_STEPS = 20
-"""Most times that a node changes hands on average; a net, it takes one or two."""
+"""Bound of how often a node changes hands on average; usually once or twice."""
 
 
 class ForkSettings(HadarOptions):
@@ -41,8 +41,8 @@ class ForkSettings(HadarOptions):
     runtime allows itself, by rounds so long that averaging and saving take no more."""
 
 
-class Spare:
-    """What no job has in this round, node by node."""
+class SpareCapacity:
+    """The capacity of each node that no job uses in this round."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -52,7 +52,7 @@ class Spare:
         self.mem: FloatArray = view.nodes.mem_mb.astype(np.float64)
 
     def take(self, job: int, seat: Seat, times: int = 1) -> None:
-        """Set a seat aside for a job; ``times`` -1: give it back."""
+        """Take a seat for a job; ``times`` -1: give it back."""
         node, kind, count = seat
         jobs = self._view.jobs
         self.gpus[node, kind] -= times * count
@@ -61,14 +61,14 @@ class Spare:
         self.mem[node] -= times * count * jobs.mem_per_gpu_mb[job]
 
     def short(self, seat: Seat) -> bool:
-        """Whether more is held on the seat's node than the view offers."""
+        """Whether jobs hold more on the seat's node than the view offers."""
         node, kind, _ = seat
         return bool(
             self.gpus[node, kind] < 0 or self.cpus[node] < -_SLACK or self.mem[node] < -_SLACK
         )
 
     def holds(self, job: int, seat: Seat) -> bool:
-        """Whether a copy of the job fits there."""
+        """Whether a copy of the job fits on the seat."""
         node, kind, count = seat
         jobs = self._view.jobs
         return bool(
@@ -78,9 +78,9 @@ class Spare:
         )
 
     def seats(self, job: int, excluded: Sequence[int], most: int) -> list[tuple[float, Seat]]:
-        """The fastest seats for copies of the job, at most one a node and none on ``excluded``
-        nodes, with their rates. Of nodes alike the fullest comes first, then another for each job,
-        so that not all ask for the same."""
+        """(rate, seat) of the fastest seats for copies of the job, at most one per node and none on
+        ``excluded`` nodes. Equal nodes are ordered by fewest free GPUs, then in another order for
+        each job, so that jobs do not all ask for the same node."""
         jobs, counts = self._view.jobs, self._view.counts
         there = self._some & jobs.groups[job, self._view.nodes.group]
         there[list(excluded)] = False
@@ -105,25 +105,25 @@ class Spare:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A job's next set of copies, and what it is worth per spare GPU that it takes."""
+    """A job's next set of copies, and its value per GPU that it takes."""
 
     value: float
     seats: Seats
 
 
 class Forks:
-    """Hands out spare nodes. ``seats`` by job: its copies so far, its main among them."""
+    """Hands out free nodes. ``seats``: job -> its copies so far, the main one included."""
 
-    def __init__(self, view: View, settings: ForkSettings, spare: Spare) -> None:
+    def __init__(self, view: View, settings: ForkSettings, spare: SpareCapacity) -> None:
         self._view, self._settings, self._spare = view, settings, spare
         self.seats: dict[int, Seats] = {}
         self._charge: dict[int, float] = {}
 
     def enter(self, job: int, seats: Seats, restart_s: float) -> None:
-        """A job that may be forked from these seats; ``restart_s``: what a change costs it."""
+        """Add a job that may be forked from these seats; ``restart_s``: cost of a change."""
         groups = self._view.nodes.group
         if not all(self._view.jobs.groups[job, groups[node]] for node, _, _ in seats):
-            # A restart with more copies would not come back to where it may run on only.
+            # It may keep a node that is closed to its owner by now, but not restart there.
             return
         self.seats[job], self._charge[job] = seats, max(0.0, restart_s)
 
@@ -133,14 +133,14 @@ class Forks:
         return total * (1.0 - self._settings.averaging) if len(seats) > 1 else total
 
     def hand_out(self) -> None:
-        """Fork until no spare node saves time."""
+        """Fork until no free node saves time."""
         queue: list[tuple[tuple[float, ...], int, _Step]] = []
         given_up = True
         for _ in range(_MOST_STEPS * (len(self._spare.gpus) + len(self.seats))):
             if not queue:
                 if not given_up:
                     return
-                # What was given up may be of use to a job that found nothing before.
+                # A seat that was given up may suit a job that found nothing before.
                 given_up = False
                 for job in self.seats:
                     self._push(queue, job)
@@ -148,8 +148,8 @@ class Forks:
             _, job, step = heapq.heappop(queue)
             own = self.seats[job]
             if not all(self._spare.holds(job, seat) for seat in step.seats if seat not in own):
-                # Another job took one of the seats first, so it looks again; else its step is still
-                # the best that there is.
+                # Another job took one of the seats first: search again. Otherwise the step is still
+                # the best one.
                 self._push(queue, job)
                 continue
             for seat in own:
@@ -168,8 +168,8 @@ class Forks:
             heapq.heappush(queue, (order, job, step))
 
     def _best(self, job: int) -> _Step | None:
-        """The change that saves most per GPU taken: one node more, or as many as it takes to pay
-        for a restart; slow copies are given up where no more are allowed."""
+        """The change that saves most per GPU: one more node, or as many as pay for a restart. Slow
+        copies are given up if no more copies are allowed."""
         jobs, own = self._view.jobs, self.seats[job]
         most = int(jobs.copies[job])
         weight = float(jobs.weight[job])
@@ -199,8 +199,8 @@ class Forks:
 
 
 def shares_of(view: View, job: int, seats: Seats) -> tuple[float, ...]:
-    """The copies' parts of a round, in proportion to their rates, so that all end together; they
-    sum to 1. A copy of unknown speed counts as the slowest."""
+    """The copies' fractions of a round, in proportion to their rates, so that all end together;
+    they sum to 1. A copy of unknown speed counts as the slowest."""
     rates = [rate_of(view, job, seat) for seat in seats]
     slowest = min((rate for rate in rates if rate > 0), default=1.0)
     rates = [rate if rate > 0 else slowest for rate in rates]
@@ -209,7 +209,7 @@ def shares_of(view: View, job: int, seats: Seats) -> tuple[float, ...]:
 
 
 def gpus_of(view: View, seats: Seats) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """GPUs by type, and by node and type, as a placement has them."""
+    """GPUs by type, and by node and type, as in :class:`Placement`."""
     gpus: dict[str, int] = {}
     nodes: dict[str, dict[str, int]] = {}
     for node, kind, count in seats:
@@ -219,8 +219,8 @@ def gpus_of(view: View, seats: Seats) -> tuple[dict[str, int], dict[str, dict[st
     return gpus, nodes
 
 
-def free_text(view: View, spare: Spare, seats: Mapping[int, Seats]) -> str:
-    """What forking comes to, for the operator."""
+def free_text(view: View, spare: SpareCapacity, seats: Mapping[int, Seats]) -> str:
+    """The number of forked jobs and the GPUs left, as text for the operator."""
     forked = [len(of) for of in seats.values() if len(of) > 1]
     free = np.maximum(spare.gpus, 0).sum(axis=0).tolist()
     total = view.nodes.gpus.sum(axis=0).tolist()

@@ -1,8 +1,7 @@
-"""HadarE's first half: every job's one place by Hadar, beside the copies that run already.
+"""The first half of HadarE: one placement per job by Hadar, beside the running copies.
 
-A running job that is forked is shown to Hadar as its fastest copy alone, the *main*. Its other
-copies delay no job: first they keep their nodes, and only where jobs would wait are they
-given up.
+Hadar sees a running forked job as its fastest copy alone, the *main*. Its other copies delay no
+job: they keep their nodes at first and are given up only if jobs would wait.
 """
 
 from collections.abc import Mapping
@@ -15,18 +14,18 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, NodeArrays, State, Vi
 from slurm_hadar.policies.hadar import policy as hadar
 
 _NEVER = 1e6
-"""Part of the horizon that no job needs."""
+"""A fraction of the horizon that no job needs."""
 
 Seat = tuple[int, int, int]
-"""(node, type, GPUs): where one copy runs."""
+"""(node, type, GPUs) of one copy."""
 Seats = tuple[Seat, ...]
 
 
 @dataclass(frozen=True)
 class RunningCopies:
-    """What runs now. ``mains``: forked jobs and their fastest copy; ``others``: the rest of their
-    copies; ``seats``: what the jobs that run in one piece hold; ``free_to_change`` (J,): may be
-    forked, joined or moved now."""
+    """The running jobs. ``mains``: forked jobs and their fastest copy; ``others``: their other
+    copies; ``seats``: what the jobs that are not forked hold; ``free_to_change`` (J,): may be
+    forked or moved now."""
 
     mains: Mapping[int, Seat]
     others: Mapping[int, Seats]
@@ -35,8 +34,8 @@ class RunningCopies:
 
 
 def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> RunningCopies:
-    """Tell copies from gangs. ``forked``: the jobs that this policy forked, as it remembers;
-    without memory, what cannot be a gang is taken for copies."""
+    """Distinguish copies from gangs. ``forked``: the jobs that this policy has forked, from its
+    state; without state, what cannot be a gang is taken as copies."""
     jobs = view.jobs
     rows: dict[int, list[Seat]] = {}
     for job, node, kind, count in jobs.held.tolist():
@@ -57,7 +56,7 @@ def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> Runn
 
 
 def rate_of(view: View, job: int, seat: Seat) -> float:
-    """Rate of one copy, in samples/s; 0 where the job cannot run so."""
+    """Rate of one copy in samples/s; 0 if the job cannot run there."""
     _, kind, count = seat
     if count not in view.counts:
         return 0.0
@@ -65,7 +64,7 @@ def rate_of(view: View, job: int, seat: Seat) -> float:
 
 
 def place(view: View, now: RunningCopies, state: State) -> tuple[Plan, State]:
-    """Hadar's plan: one place for each job. Copies are given up for jobs that would wait."""
+    """Hadar's plan: one placement per job. Copies are given up for jobs that would wait."""
     shown = _unprotected(_with_held(view, _rows(now)))
     kept = range(len(view.jobs.ids))
     plan, memory = hadar.decide(_without(shown, now, kept), state)
@@ -82,7 +81,7 @@ def place(view: View, now: RunningCopies, state: State) -> tuple[Plan, State]:
 
 
 def seats_of(view: View, placement: Placement) -> Seats:
-    """A placement that names its nodes, by index."""
+    """The seats of a placement that names its nodes."""
     return tuple(
         (view.nodes.names.index(node), view.types.index(kind), count)
         for node, gpus in placement.nodes.items()
@@ -91,8 +90,9 @@ def seats_of(view: View, placement: Placement) -> Seats:
 
 
 def _unprotected(view: View) -> View:
-    """Hadar lets long jobs and large gangs go first, as they decide when all work ends. Where every
-    job may be forked, with a copy on any GPU, none of them does: the last ones get all nodes."""
+    """The view without priority for critical jobs, if each job may be forked with a copy on any
+    GPU. Hadar lets long jobs and large gangs go first because they determine the makespan; here
+    none does, as the last jobs get all nodes."""
     one_gpu = view.jobs.rate[:, :, :1].any(axis=(1, 2)) & (view.counts[:1] == (1,))
     if "critical" in view.options or not ((view.jobs.copies > 1) & one_gpu).all():
         return view
@@ -129,7 +129,7 @@ def _with_held(view: View, rows: list[tuple[int, int, int, int]]) -> View:
 
 
 def _without(view: View, now: RunningCopies, kept: range | list[int]) -> View:
-    """The view without the GPUs that the further copies of these jobs hold."""
+    """The view without the GPUs of the further copies of these jobs."""
     taken = [(job, seat) for job in kept for seat in now.others.get(job, ())]
     if not taken:
         return view

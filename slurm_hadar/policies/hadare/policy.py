@@ -1,13 +1,14 @@
-"""HadarE: Hadar, and jobs forked into copies on further nodes so that none idles beside work.
+"""HadarE: Hadar, with jobs forked into copies on further nodes so that no node is idle beside work.
 
-arXiv 2503.10918. Verified there: jobs are forked into copies that train at once on different
-nodes, and what that gained. Recalled: at most as many copies as there are nodes, one node each; per
-round the remaining work is divided in proportion to throughput, parameters are averaged after it.
+arXiv 2503.10918. Verified in the paper: jobs are forked into copies that train at the same time on
+different nodes, and the gain. Recalled: at most as many copies as there are nodes, one node each;
+in each round the remaining work is divided in proportion to throughput, and parameters are averaged
+after it.
 
-Here Hadar gives every job its place first; nodes that it leaves over become further copies of the
-jobs that may be forked (``JobArrays.copies``), see :mod:`.forks`. A job's rate is the sum of
-its copies' rates less ``averaging``. Gangs over several nodes are not forked. A job that may not be
-moved now keeps its copies; a waiting job comes before any second copy.
+Here Hadar places each job first; the nodes that it leaves become further copies of jobs that may be
+forked (``JobArrays.copies``), see :mod:`.forks`. The rate of a job is the sum of its copies' rates
+less ``averaging``. Gangs over several nodes are not forked. A job that may not be moved now keeps
+its copies; a waiting job comes before any second copy.
 
 Options: Hadar's, and ``averaging``.
 """
@@ -18,7 +19,7 @@ from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadare.forks import (
     Forks,
     ForkSettings,
-    Spare,
+    SpareCapacity,
     free_text,
     gpus_of,
     shares_of,
@@ -37,7 +38,7 @@ _MOST_NAMED = 6
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    """One round. Raises :class:`UsageError` for an invalid option."""
     settings = ForkSettings.read(view.options)
     before, past = state.get("forked"), state.get("hadar")
     forked = before if isinstance(before, dict) else {}
@@ -45,59 +46,61 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     plan, memory = place(view, now, past if isinstance(past, dict) else {})
     if not plan.placements:
         return plan, {"hadar": memory, "forked": {}}
-    spare = Spare(view)
+    spare = SpareCapacity(view)
     forks = Forks(view, settings, spare)
-    given = _keep(view, now, plan, spare)
+    seats_of_job = _keep(view, now, plan, spare)
     gangs = {id_ for id_, placement in plan.placements.items() if len(placement.nodes) > 1}
-    for job, seats in given.items():
-        # On a node that shrank below what is held there nothing new may be counted on.
+    for job, seats in seats_of_job.items():
+        # A node that has shrunk below what jobs hold there takes nothing new.
         if view.jobs.ids[job] in gangs or any(spare.short(seat) for seat in seats):
             continue
-        # Who starts or moves anyway takes further nodes at no cost.
+        # A job that starts or moves anyway takes further nodes at no cost.
         unchanged = set(seats) == set(_had(now, job))
         if not unchanged or now.free_to_change[job]:
             forks.enter(job, seats, float(view.jobs.restart_s[job]) if unchanged else 0.0)
     forks.hand_out()
-    given.update(forks.seats)
+    seats_of_job.update(forks.seats)
     placements = dict(plan.placements)
     copies: dict[str, int] = {}
-    for job, seats in given.items():
+    for job, seats in seats_of_job.items():
         id_ = view.jobs.ids[job]
         if len(seats) > 1 and id_ not in gangs:
             placements[id_] = _placement(view, forks, job, seats, set(seats) == set(_had(now, job)))
             copies[id_] = len(seats)
-    shared = {job: seats for job, seats in given.items() if view.jobs.ids[job] in copies}
+    shared = {job: seats for job, seats in seats_of_job.items() if view.jobs.ids[job] in copies}
     notes = tuple(f"before forking: {note}" for note in plan.notes)
-    words = free_text(view, spare, shared)
-    return Plan(placements, plan.waiting, (*notes, words)), {"hadar": memory, "forked": copies}
+    text = free_text(view, spare, shared)
+    return Plan(placements, plan.waiting, (*notes, text)), {"hadar": memory, "forked": copies}
 
 
-def _keep(view: View, now: RunningCopies, plan: Plan, spare: Spare) -> dict[int, Seats]:
-    """Hadar's places, and the further copies that can go on beside them; all set aside."""
-    given: dict[int, Seats] = {}
+def _keep(view: View, now: RunningCopies, plan: Plan, spare: SpareCapacity) -> dict[int, Seats]:
+    """Hadar's placements, and the further copies that can go on beside them; all are taken."""
+    seats_of_job: dict[int, Seats] = {}
     for job, id_ in enumerate(view.jobs.ids):
         if id_ in plan.placements:
-            given[job] = seats_of(view, plan.placements[id_])
-            for seat in given[job]:
+            seats_of_job[job] = seats_of(view, plan.placements[id_])
+            for seat in seats_of_job[job]:
                 spare.take(job, seat)
     bound = [job for job in now.others if not now.free_to_change[job]]
     for job in bound:
-        _add(job, now, given, spare)
+        _add(job, now, seats_of_job, spare)
     for job in now.others:
-        # Who loses one copy restarts, so the others are up for choice again.
-        if job in bound or given.get(job) != (now.mains[job],):
+        # A job that loses a copy restarts, so its other copies are chosen again.
+        if job in bound or seats_of_job.get(job) != (now.mains[job],):
             continue
         seats, most = now.others[job], int(view.jobs.copies[job])
         able = all(rate_of(view, job, seat) > 0 and spare.holds(job, seat) for seat in seats)
         if able and len(seats) < most:
-            _add(job, now, given, spare)
-    return given
+            _add(job, now, seats_of_job, spare)
+    return seats_of_job
 
 
-def _add(job: int, now: RunningCopies, given: dict[int, Seats], spare: Spare) -> None:
+def _add(
+    job: int, now: RunningCopies, seats_of_job: dict[int, Seats], spare: SpareCapacity
+) -> None:
     for seat in now.others[job]:
         spare.take(job, seat)
-    given[job] = tuple(sorted((*given.get(job, ()), *now.others[job])))
+    seats_of_job[job] = tuple(sorted((*seats_of_job.get(job, ()), *now.others[job])))
 
 
 def _had(now: RunningCopies, job: int) -> Seats:

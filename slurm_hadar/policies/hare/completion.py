@@ -1,4 +1,4 @@
-"""Hare's rounds for the plans of other policies: tasks dealt over what a plan leaves spare."""
+"""Hare's rounds for the plans of other policies: tasks dealt over nodes that a plan leaves free."""
 
 from dataclasses import replace
 
@@ -7,43 +7,42 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hadar.settings import HadarOptions
-from slurm_hadar.policies.hadare.forks import Spare
+from slurm_hadar.policies.hadare.forks import SpareCapacity
 from slurm_hadar.policies.hadare.mains import Seat, Seats, seats_of
 from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 
 
-def completed(
+def with_dealt_rounds(
     view: View, plan: Plan, exchange: float = 0.02, settings: HadarOptions | None = None
 ) -> Plan:
-    """The plan with rounds dealt over further nodes (pure; no job loses a place).
+    """The plan with rounds dealt over further nodes. Pure; no job loses its placement.
 
-    Only jobs that have tasks and may be forked (``JobArrays.tasks``, ``copies``) change. In the
-    order of arrival: a waiting job gets the best that is spare; a job with one node gets further
-    ones where its rounds end sooner by that. A running job that would otherwise stay restarts only
-    where that pays, one that may not be moved stays as it is. ``exchange``: see
-    :func:`~slurm_hadar.policies.hare.deal.over`.
+    Only jobs with tasks that may be forked (``JobArrays.tasks``, ``copies``) change. In order of
+    arrival: a waiting job gets the best that is free; a job on one node gets more nodes if its
+    rounds end sooner. A running job that would stay restarts only if that pays, and one that may
+    not be moved is unchanged. ``exchange``: see :func:`~slurm_hadar.policies.hare.deal.over`.
     """
     settings = settings or HadarOptions()
-    jobs, spare = view.jobs, Spare(view)
+    jobs, spare = view.jobs, SpareCapacity(view)
     able = (jobs.tasks > 1) & (jobs.copies > 1)
     if not able.any():
         return plan
     held: dict[int, set[Seat]] = {}
     for job, node, kind, count in jobs.held.tolist():
         held.setdefault(job, set()).add((node, kind, count))
-    given: dict[int, Seats] = {}
+    planned: dict[int, Seats] = {}
     for job, id_ in enumerate(jobs.ids):
         if id_ in plan.placements:
             if not plan.placements[id_].nodes:
-                # Where any node will do nothing can be set aside.
+                # Placements without node names cannot be subtracted from the nodes.
                 return plan
-            given[job] = seats_of(view, plan.placements[id_])
-            for seat in given[job]:
+            planned[job] = seats_of(view, plan.placements[id_])
+            for seat in planned[job]:
                 spare.take(job, seat)
     placements = dict(plan.placements)
     waiting = dict(plan.waiting)
     for job in np.argsort(jobs.arrival_s, kind="stable").tolist():
-        id_, seats = jobs.ids[job], given.get(job, ())
+        id_, seats = jobs.ids[job], planned.get(job, ())
         stays = bool(seats) and set(seats) == held.get(job, set())
         if not able[job] or len(seats) > 1 or (job in held and not jobs.movable[job]):
             continue
@@ -61,9 +60,9 @@ def completed(
     return Plan(placements, waiting, plan.notes)
 
 
-def _still_there(spare: Spare, job: int, seats: Seats, had: set[Seat]) -> list[Seat]:
-    """The other seats of a job that runs dealt, where its plan keeps one of them and the others
-    are spare; they are set aside."""
+def _still_there(spare: SpareCapacity, job: int, seats: Seats, had: set[Seat]) -> list[Seat]:
+    """The further seats of a job with dealt rounds, if the plan keeps one of its seats and the
+    others are free; they are taken."""
     others = sorted(had - set(seats))
     if not seats or not set(seats) < had or not all(spare.holds(job, seat) for seat in others):
         return []
@@ -74,7 +73,7 @@ def _still_there(spare: Spare, job: int, seats: Seats, had: set[Seat]) -> list[S
 
 def _choice(
     view: View,
-    spare: Spare,
+    spare: SpareCapacity,
     job: int,
     seats: Seats,
     exchange: float,
@@ -95,11 +94,11 @@ def _choice(
     return choice
 
 
-def _placed(view: View, job: int, one: DealtTasks, before: Placement | None) -> Placement:
+def _placed(view: View, job: int, dealing: DealtTasks, before: Placement | None) -> Placement:
     if before is None:
-        return placement(view, job, one, False, "waited, and these are spare")
+        return placement(view, job, dealing, False, "waited, and these are spare")
     return replace(
-        placement(view, job, one, False, before.reason),
+        placement(view, job, dealing, False, before.reason),
         cpus_per_gpu=before.cpus_per_gpu,
         mem_per_gpu_mb=before.mem_per_gpu_mb,
         batch=before.batch,

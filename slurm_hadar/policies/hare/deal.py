@@ -1,8 +1,8 @@
-"""Hare's rounds over nodes: who gets how many of a round's tasks, and how fast that is.
+"""Hare's rounds over nodes: the number of a round's tasks on each node, and the resulting rate.
 
 A round of a job is K equal tasks of one global batch. On seats with rates r_i (samples/s of the
-whole job alone there) that get n_i tasks each, one after another, the round lasts max n_i / (K r_i)
-of a batch, so the job runs at min_i r_i K / n_i: shares n_i / K, as copies are charged.
+whole job alone there) with n_i tasks each, one after another, a round of one batch lasts max n_i /
+(K r_i) batches, so the job runs at min_i r_i K / n_i. The shares are n_i / K, as for copies.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadar.settings import HadarOptions
-from slurm_hadar.policies.hadare.forks import Spare, gpus_of, shares_of
+from slurm_hadar.policies.hadare.forks import SpareCapacity, gpus_of, shares_of
 from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
 
 _TIE = 1e-9
@@ -26,26 +26,26 @@ _NO_SHARES: tuple[float, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class DealtTasks:
-    """Seats of a job, the tasks of a round on each, and the rate in samples/s. One seat or a gang
-    over several nodes (``gang``) has no tasks to deal."""
+    """The seats of a job, the tasks of a round on each, and the rate in samples/s. One seat, or a
+    gang over several nodes (``gang``), has no tasks to deal."""
 
     seats: Seats
     tasks: tuple[int, ...]
     rate: float
     gang: bool = False
     shares: tuple[float, ...] = ()
-    """The seats' parts of a round."""
+    """The fraction of a round on each seat."""
 
 
 def over(view: View, job: int, seats: Sequence[Seat], exchange: float) -> DealtTasks | None:
-    """The job's round dealt over exactly these seats; None where none of them can run it.
+    """The job's round dealt over exactly these seats; None if none of them can run it.
 
-    ``exchange``: part of the rate that is lost where there is more than one.
+    ``exchange``: fraction of the rate that is lost with more than one seat.
     """
     rates = [rate_of(view, job, seat) for seat in seats]
     whole = int(view.jobs.tasks[job])
     if whole == 1 and len(seats) > 1 and min(rates) > 0:
-        # Copies that are averaged (HadarE), from before this policy: any parts will do.
+        # Averaged copies (HadarE) that another policy made: any shares are possible.
         shares = shares_of(view, job, tuple(seats))
         return DealtTasks(tuple(seats), (), (1.0 - exchange) * sum(rates), shares=shares)
     tasks = deal(rates, whole)
@@ -58,12 +58,13 @@ def over(view: View, job: int, seats: Sequence[Seat], exchange: float) -> DealtT
 
 
 def best(
-    view: View, spare: Spare, job: int, exchange: float, communication: float
+    view: View, spare: SpareCapacity, job: int, exchange: float, communication: float
 ) -> DealtTasks | None:
-    """The fastest way to run the job on what is spare: one node, a gang over several nodes of one
-    type, or its tasks dealt over nodes of any types; of equally fast ones the one with fewer GPUs.
+    """The fastest way to run the job on free nodes: one node, a gang over several nodes of one
+    type, or its tasks dealt over nodes of any types; of equally fast ones that with the fewest
+    GPUs.
 
-    ``communication``: part by which a gang over several nodes is slower. None: nothing suits.
+    ``communication``: fraction by which a gang over several nodes is slower. None if nothing fits.
     """
     jobs = view.jobs
     tasks, most = int(jobs.tasks[job]), int(jobs.copies[job])
@@ -85,24 +86,24 @@ def best(
     return spread if spread is not None and _faster(spread, choice) else choice
 
 
-def _faster(one: DealtTasks, other: DealtTasks | None) -> bool:
-    return other is None or one.rate > other.rate * (1.0 + _TIE)
+def _faster(dealing: DealtTasks, other: DealtTasks | None) -> bool:
+    return other is None or dealing.rate > other.rate * (1.0 + _TIE)
 
 
-def _gang(view: View, spare: Spare, job: int, communication: float) -> DealtTasks | None:
-    """The fastest gang over several nodes of one type, on the fewest of them."""
+def _gang(view: View, spare: SpareCapacity, job: int, communication: float) -> DealtTasks | None:
+    """The fastest gang over several nodes of one type, on the fewest nodes."""
     jobs = view.jobs
     cells = np.argwhere(jobs.rate[job] > 0)
     rates = jobs.rate[job][cells[:, 0], cells[:, 1]]
     for at in np.argsort(-rates, kind="stable").tolist():
         kind, count = int(cells[at, 0]), view.counts[int(cells[at, 1])]
-        room = _room(view, spare, job, kind)
-        nodes = np.lexsort((np.arange(len(room)), -room))[: int(jobs.max_nodes[job])]
-        ends = np.cumsum(room[nodes])
+        free = _free_gpus(view, spare, job, kind)
+        nodes = np.lexsort((np.arange(len(free)), -free))[: int(jobs.max_nodes[job])]
+        ends = np.cumsum(free[nodes])
         if count < 2 or not len(ends) or ends[-1] < count:
             continue
         number = int(np.searchsorted(ends, count)) + 1
-        sizes = room[nodes[:number]].tolist()
+        sizes = free[nodes[:number]].tolist()
         sizes[-1] -= int(ends[number - 1]) - count
         seats = tuple(
             sorted((node, kind, size) for node, size in zip(nodes.tolist(), sizes, strict=False))
@@ -112,21 +113,21 @@ def _gang(view: View, spare: Spare, job: int, communication: float) -> DealtTask
     return None
 
 
-def _room(view: View, spare: Spare, job: int, kind: int) -> IntArray:
+def _free_gpus(view: View, spare: SpareCapacity, job: int, kind: int) -> IntArray:
     """(N,) GPUs of the type that the job could have on each node."""
     jobs = view.jobs
-    room: IntArray = np.maximum(spare.gpus[:, kind], 0)
+    usable: IntArray = np.maximum(spare.gpus[:, kind], 0)
     for free, each in ((spare.cpus, jobs.cpus_per_gpu[job]), (spare.mem, jobs.mem_per_gpu_mb[job])):
         if each > 0:
-            room = np.minimum(room, np.maximum((free + _SLACK) // each, 0).astype(np.int64))
-    found: IntArray = np.where(jobs.groups[job, view.nodes.group], room, 0)
+            usable = np.minimum(usable, np.maximum((free + _SLACK) // each, 0).astype(np.int64))
+    found: IntArray = np.where(jobs.groups[job, view.nodes.group], usable, 0)
     return found
 
 
 def pays(
     view: View, job: int, present: DealtTasks, choice: DealtTasks, settings: HadarOptions
 ) -> bool:
-    """Whether a running job should leave what it has for this."""
+    """Whether a running job should leave its seats for these."""
     if set(choice.seats) == set(present.seats) or choice.rate <= present.rate * (1 + 1e-9):
         return False
     if present.rate <= 0.0:
@@ -138,12 +139,12 @@ def pays(
     return saved >= max(settings.gain_over_cost * cost, settings.least_gain * left / present.rate)
 
 
-def placement(view: View, job: int, one: DealtTasks, stays: bool, why: str) -> Placement:
-    """What the plan says of it; ``why`` the job comes now."""
-    if one.gang or len(one.seats) == 1:
+def placement(view: View, job: int, dealing: DealtTasks, stays: bool, cause: str) -> Placement:
+    """The placement with its reason; ``cause``: why the job gets it now."""
+    if dealing.gang or len(dealing.seats) == 1:
         gpus: dict[str, int] = {}
         nodes: dict[str, dict[str, int]] = {}
-        for node, kind, count in one.seats:
+        for node, kind, count in dealing.seats:
             name, on = view.types[kind], nodes.setdefault(view.nodes.names[node], {})
             gpus[name] = gpus.get(name, 0) + count
             on[name] = on.get(name, 0) + count
@@ -151,19 +152,19 @@ def placement(view: View, job: int, one: DealtTasks, stays: bool, why: str) -> P
         how = f"{names} on {next(iter(nodes)) if len(nodes) == 1 else f'{len(nodes)} nodes'}"
         copies, shares = 1, _NO_SHARES
     else:
-        gpus, nodes = gpus_of(view, one.seats)
-        what = [str(n) for n in one.tasks] or [f"{100 * part:.0f}%" for part in one.shares]
+        gpus, nodes = gpus_of(view, dealing.seats)
+        what = [str(n) for n in dealing.tasks] or [f"{100 * part:.0f}%" for part in dealing.shares]
         parts = [
             f"{some} on {count} x {view.types[kind]} of {view.nodes.names[node]}"
-            for some, (node, kind, count) in zip(what, one.seats, strict=True)
+            for some, (node, kind, count) in zip(what, dealing.seats, strict=True)
         ]
         how = f"tasks of a round dealt {', '.join(parts[:_MOST_NAMED])}"
         how += f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
-        copies, shares = len(one.seats), one.shares
-    reason = f"{'stays: ' if stays else ''}{how}; {why}"
+        copies, shares = len(dealing.seats), dealing.shares
+    reason = f"{'stays: ' if stays else ''}{how}; {cause}"
     left = float(view.jobs.left[job])
-    if one.rate > 0 and np.isfinite(left):
-        reason += f", {ends(view, job, left / one.rate)}"
+    if dealing.rate > 0 and np.isfinite(left):
+        reason += f", {ends(view, job, left / dealing.rate)}"
     return Placement(
         gpus=gpus,
         nodes=nodes,

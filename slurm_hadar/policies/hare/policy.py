@@ -1,14 +1,15 @@
-"""Hare: least attained service where GPUs differ, and rounds whose tasks may run one after another.
+"""Hare: least attained service on unequal GPUs, with rounds whose tasks may run one after another.
 
-Chen et al., HPDC 2022 and IEEE TCC 12(4) 2024 (recalled). A job's round consists of K equal tasks
-of one global batch (``JobArrays.tasks``). They need not run at once: a fast GPU may run several, so
-a job gets along with fewer GPUs than tasks, of any types. Order: attained service, the sum over
-types of GPU time x (speed there / speed on the job's best type), in Tiresias's queues, first in
-first out inside; that sum is the work done over the rate of one GPU of the best type. Each job in
-turn takes the places where its rounds end first. Jobs are preempted at a decision.
+Chen et al., HPDC 2022 and IEEE TCC 12(4) 2024 (recalled). A round of a job consists of K equal
+tasks of one global batch (``JobArrays.tasks``) that need not run at the same time: a fast GPU may
+run several, so a job can use fewer GPUs than tasks, of any types. Order: attained service, which is
+the sum over types of GPU time x (speed there / speed on the job's best type), in Tiresias's queues,
+in order of arrival within a queue. That sum is the work done over the rate of one GPU of the best
+type. Each job in turn takes the GPUs on which its rounds end first. Jobs are preempted at a
+decision.
 
-Ours: jobs that stay first keep their places, and a running job goes elsewhere only where that pays
-(``gain_over_cost``, ``least_gain``). A job without tasks or copies is an ordinary gang.
+Ours: jobs that are still among the first keep their placements, and a running job moves only if
+that pays (``gain_over_cost``, ``least_gain``). A job without tasks or copies is an ordinary gang.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.policies.hadar.settings import HadarOptions
-from slurm_hadar.policies.hadare.forks import Spare
+from slurm_hadar.policies.hadare.forks import SpareCapacity
 from slurm_hadar.policies.hadare.mains import Seats, rate_of, running
 from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 from slurm_hadar.policies.options import Amount, Flag, Part
@@ -39,7 +40,7 @@ class HareOptions(HadarOptions, QueueOptions):
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    """One round. Raises :class:`UsageError` for an invalid option."""
     rules = HareOptions.read(view.options)
     jobs = view.jobs
     if not jobs.ids:
@@ -52,30 +53,30 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, queue))
     bound = jobs.running & ~now.free_to_change
     first = _first(view, order, held, bound)
-    spare = Spare(view)
+    spare = SpareCapacity(view)
     keeps = [job for job in held if first[job] or bound[job]]
     for job in keeps:
         for seat in held[job]:
             spare.take(job, seat)
-    given: dict[int, DealtTasks] = {}
+    dealt: dict[int, DealtTasks] = {}
     for job in keeps:
-        given[job] = _present(view, job, held[job], job in copies, rules)
+        dealt[job] = _present(view, job, held[job], job in copies, rules)
     turn = np.concatenate([order[first[order]], order[~first[order]]]).tolist()
     for job in turn:
-        if job in given and (bound[job] or not first[job]):
+        if job in dealt and (bound[job] or not first[job]):
             continue
-        _place(view, spare, job, given, held, rules)
-    return _plan(view, order.tolist(), queue, given, held), {
+        _place(view, spare, job, dealt, held, rules)
+    return _plan(view, order.tolist(), queue, dealt, held), {
         "forked": {
-            jobs.ids[job]: len(one.seats)
-            for job, one in given.items()
-            if len(one.seats) > 1 and not one.gang
+            jobs.ids[job]: len(dealing.seats)
+            for job, dealing in dealt.items()
+            if len(dealing.seats) > 1 and not dealing.gang
         }
     }
 
 
 def queues(view: View, limits: tuple[float, ...], *, weighted: bool = False) -> IntArray:
-    """(J,) queue of each job by its attained service, 0 the first."""
+    """(J,) queue of each job by its attained service; 0 is the first."""
     jobs = view.jobs
     # GPU time x speed / reference speed, summed over types, is the work done over that speed.
     gpus = np.asarray(view.counts, dtype=np.float64)
@@ -89,8 +90,8 @@ def queues(view: View, limits: tuple[float, ...], *, weighted: bool = False) -> 
 
 
 def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolArray) -> BoolArray:
-    """(J,) whom the GPUs suffice for in this order, each with one per task at most; types counted
-    apart, nodes not looked at."""
+    """(J,) jobs for which the GPUs suffice in this order, at most one per task; counted per type,
+    nodes ignored."""
     jobs = view.jobs
     left = view.nodes.gpus.sum(axis=0).tolist()
     chosen = bound.copy()
@@ -100,7 +101,7 @@ def _first(view: View, order: IntArray, held: Mapping[int, Seats], bound: BoolAr
     rate = jobs.rate.max(axis=2, initial=0.0)
     faster = np.argsort(-rate, axis=1, kind="stable").tolist()
     able = (rate > 0).tolist()
-    # (J, K): with fewer GPUs of this type the job does not run, whatever it needs of another.
+    # (J, R) the least count on each type: the job does not run on fewer GPUs of the type.
     least = np.where(jobs.rate > 0, np.asarray(view.counts), np.iinfo(np.int64).max).min(
         axis=2, initial=np.iinfo(np.int64).max
     )
@@ -141,14 +142,14 @@ def _present(view: View, job: int, seats: Seats, forked: bool, rules: HareOption
 
 def _place(
     view: View,
-    spare: Spare,
+    spare: SpareCapacity,
     job: int,
-    given: dict[int, DealtTasks],
+    dealt: dict[int, DealtTasks],
     held: Mapping[int, Seats],
     rules: HareOptions,
 ) -> None:
-    """Give the job its best place; a job that has one goes only where that pays."""
-    present = given.get(job)
+    """Give the job its best placement; a running job moves only if that pays."""
+    present = dealt.get(job)
     if present is not None:
         for seat in present.seats:
             spare.take(job, seat, -1)
@@ -156,7 +157,7 @@ def _place(
     if present is not None and not (choice is not None and pays(view, job, present, choice, rules)):
         choice = present
     if choice is not None:
-        given[job] = choice
+        dealt[job] = choice
         for seat in choice.seats:
             spare.take(job, seat)
 
@@ -165,18 +166,18 @@ def _plan(
     view: View,
     order: list[int],
     queue: IntArray,
-    given: Mapping[int, DealtTasks],
+    dealt: Mapping[int, DealtTasks],
     held: Mapping[int, Seats],
 ) -> Plan:
     placements: dict[str, Placement] = {}
     waiting: dict[str, str] = {}
     for place, job in enumerate(order):
         id_ = view.jobs.ids[job]
-        one = given.get(job)
-        if one is not None:
-            stays = set(one.seats) == set(held.get(job, ()))
+        dealing = dealt.get(job)
+        if dealing is not None:
+            stays = set(dealing.seats) == set(held.get(job, ()))
             why = f"queue {int(queue[job]) + 1} by attained service"
-            placements[id_] = placement(view, job, one, stays, why)
+            placements[id_] = placement(view, job, dealing, stays, why)
         elif not view.jobs.rate[job].any():
             waiting[id_] = "no GPU type and count that it can run with"
         else:
@@ -184,8 +185,12 @@ def _plan(
                 f"queue {int(queue[job]) + 1}, {place + 1} of {len(order)} by attained service; "
                 "no place for it is left"
             )
-    dealt = [len(one.seats) for one in given.values() if len(one.seats) > 1 and not one.gang]
-    note = f"{len(dealt)} jobs have their rounds' tasks dealt over {sum(dealt)} nodes"
+    node_counts = [
+        len(dealing.seats)
+        for dealing in dealt.values()
+        if len(dealing.seats) > 1 and not dealing.gang
+    ]
+    note = f"{len(node_counts)} jobs have their rounds' tasks dealt over {sum(node_counts)} nodes"
     return Plan(placements, waiting, (note,))
 
 

@@ -1,1 +1,2 @@
-"""Network-sensitive scheduling (arXiv 2401.16492), its baselines, and its parts for others."""
+"""Network-sensitive scheduling (arXiv 2401.16492), its baselines, and functions for other
+policies."""

@@ -1,7 +1,7 @@
-"""The network for policies that know nothing of it: rates that count it in, places that are near.
+"""The network for policies that ignore it: rates that include it, and near nodes.
 
-Pure functions over views and plans; a view without racks or without knowledge of the network comes
-back as it is, and so does a plan that cannot be placed nearer.
+Pure functions over views and plans. A view without racks or without network traits is returned
+unchanged, and so is a plan that cannot be placed nearer.
 """
 
 from dataclasses import replace
@@ -13,17 +13,17 @@ from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.network.outlook import Outlook
-from slurm_hadar.policies.network.places import ANYWHERE, Ground
+from slurm_hadar.policies.network.rack_capacity import ANYWHERE, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
 
 
 def near_rates(view: View) -> View:
-    """The view with each rate as it is at the nearest tier that could ever hold that many GPUs."""
+    """The view with each rate at the nearest tier that could ever hold that many GPUs."""
     jobs, network = view.jobs, view.jobs.network
     if network is None or not jobs.rate.size:
         return view
     tier = np.broadcast_to(_nearest(view)[None, :, :], jobs.rate.shape)
-    # A job that wants few GPUs on each of its nodes is apart even where one node has enough.
+    # A job with a limit of GPUs per node is on several nodes even if one has enough.
     split = (network.per_node > 0)[:, None] & (
         np.asarray(view.counts)[None, :] > network.per_node[:, None]
     )
@@ -31,13 +31,13 @@ def near_rates(view: View) -> View:
     rows = np.arange(len(jobs.ids))[:, None, None]
     exchange = 1.0 / np.clip(network.factor, 1e-3, 1.0) - 1.0
     fastest = jobs.rate.max(axis=1, keepdims=True, initial=0.0)
-    pace = np.where(jobs.rate > 0, jobs.rate / np.maximum(fastest, 1e-300), 0.0)
-    rate = jobs.rate / (1.0 + exchange[rows, tier] * pace)
+    relative_speed = np.where(jobs.rate > 0, jobs.rate / np.maximum(fastest, 1e-300), 0.0)
+    rate = jobs.rate / (1.0 + exchange[rows, tier] * relative_speed)
     return replace(view, jobs=replace(jobs, rate=rate))
 
 
-def farther(view: View) -> BoolArray:
-    """(J,) who runs over more racks, or nodes, than so many GPUs of its type need."""
+def spread_too_far(view: View) -> BoolArray:
+    """(J,) jobs that run on more racks, or nodes, than their GPUs of the type need."""
     jobs, network = view.jobs, view.jobs.network
     apart: BoolArray = np.zeros(len(jobs.ids), dtype=bool)
     if network is None or not len(jobs.held):
@@ -58,7 +58,7 @@ def farther(view: View) -> BoolArray:
 
 
 def _nearest(view: View) -> IntArray:
-    """(R, C) the nearest tier that has so many GPUs of a type, were nobody else there."""
+    """(R, C) the nearest tier that has so many GPUs of a type on an empty cluster."""
     nodes = view.nodes.whole or view.nodes
     in_rack = np.zeros((int(nodes.rack.max(initial=0)) + 1, len(view.types)), dtype=np.int64)
     np.add.at(in_rack, nodes.rack, nodes.gpus)
@@ -72,13 +72,13 @@ def _nearest(view: View) -> IntArray:
 def placed_near(view: View, plan: Plan) -> Plan:
     """The plan with starting and moving jobs placed as near as their types and counts allow.
 
-    Whom the network hurts most chooses first. Who stays, mixes types or runs as copies keeps its
-    nodes. Where a job would be left without a place the plan stays as it was.
+    Jobs that the network slows most choose first. Jobs that stay, mix types or run as copies keep
+    their nodes. If a job would be left without nodes, the plan is returned unchanged.
     """
     jobs = view.jobs
     if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):
         return plan
-    ground, outlook = Ground(view), Outlook(view, NetworkOptions(), {})
+    rack_capacity, outlook = RackCapacity(view), Outlook(view, NetworkOptions(), {})
     row = {id_: at for at, id_ in enumerate(jobs.ids)}
     node = {name: at for at, name in enumerate(view.nodes.names)}
     held: dict[int, dict[tuple[int, int], int]] = {}
@@ -95,77 +95,81 @@ def placed_near(view: View, plan: Plan) -> Plan:
         if not fixed and placement.gpu_count in view.counts:
             free.append((id_, placement))
         elif place:
-            parts = tuple((ground.pools.slot_of[at], count) for at, count in place.items())
-            ground.room.take(parts, ground.needs[row[id_]])
+            allocation = tuple(
+                (rack_capacity.pools.slot_of[at], count) for at, count in place.items()
+            )
+            rack_capacity.free_capacity.take(allocation, rack_capacity.needs[row[id_]])
         else:
             return plan
-    free.sort(key=lambda one: (outlook.hurt(row[one[0]]), -one[1].gpu_count))
-    laid = dict(plan.placements)
+    free.sort(key=lambda one: (outlook.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
+    placements = dict(plan.placements)
     for id_, placement in free:
         job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
-        ask = ground.ask(job, view.types.index(kind_name), count)
-        tiers = range(ground.best_tier(ask), ANYWHERE + 1)
-        parts_ = next((p for tier in tiers if (p := ground.find(ask, tier)) is not None), None)
-        if parts_ is None:
+        request = rack_capacity.request(job, view.types.index(kind_name), count)
+        tiers = range(rack_capacity.best_tier(request), ANYWHERE + 1)
+        near = next(
+            (p for tier in tiers if (p := rack_capacity.find(request, tier)) is not None), None
+        )
+        if near is None:
             return plan
-        ground.room.take(parts_, ground.needs[job])
-        laid[id_] = _laid(view, ground, placement, kind_name, parts_)
-    return replace(plan, placements=laid)
+        rack_capacity.free_capacity.take(near, rack_capacity.needs[job])
+        placements[id_] = _placement_on(view, rack_capacity, placement, kind_name, near)
+    return replace(plan, placements=placements)
 
 
-def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
-    """The plan with running jobs that would stay where they are on nodes nearer to each other,
-    where these are free and the move saves ``worth`` times what it costs."""
+def moved_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
+    """The plan with running jobs that would stay moved to nodes nearer to each other, if these are
+    free and the move saves ``worth`` times its cost."""
     jobs, network = view.jobs, view.jobs.network
     if network is None or not len(jobs.held):
         return plan
-    ground, row = Ground(view), {id_: at for at, id_ in enumerate(jobs.ids)}
+    rack_capacity, row = RackCapacity(view), {id_: at for at, id_ in enumerate(jobs.ids)}
     node = {name: at for at, name in enumerate(view.nodes.names)}
     held: dict[int, set[tuple[int, int]]] = {}
     for job, at, kind, count in jobs.held.tolist():
-        held.setdefault(job, set()).add((ground.pools.slot_of[at, kind], count))
+        held.setdefault(job, set()).add((rack_capacity.pools.slot_of[at, kind], count))
     apart: list[tuple[int, Allocation]] = []
     for id_, placement in plan.placements.items():
         if not placement.nodes:
             return plan
         job = row[id_]
-        parts = tuple(
-            (ground.pools.slot_of[node[name], view.types.index(kind)], count)
+        allocation = tuple(
+            (rack_capacity.pools.slot_of[node[name], view.types.index(kind)], count)
             for name, gpus in placement.nodes.items()
             for kind, count in gpus.items()
         )
-        ground.room.take(parts, ground.needs[job])
-        stays = set(parts) == held.get(job) and jobs.movable[job]
-        if stays and len(parts) > 1 and len(placement.gpus) == 1 and placement.copies == 1:
-            apart.append((job, parts))
-    laid = dict(plan.placements)
+        rack_capacity.free_capacity.take(allocation, rack_capacity.needs[job])
+        stays = set(allocation) == held.get(job) and jobs.movable[job]
+        if stays and len(allocation) > 1 and len(placement.gpus) == 1 and placement.copies == 1:
+            apart.append((job, allocation))
+    placements = dict(plan.placements)
     apart.sort(key=lambda one: (float(network.slowed[one[0]]), one[0]))
-    for job, parts in apart:
-        better = _closer(view, ground, job, parts, worth)
+    for job, allocation in apart:
+        better = _closer(view, rack_capacity, job, allocation, worth)
         if better is not None:
             id_ = jobs.ids[job]
-            kind_name = next(iter(laid[id_].gpus))
-            near = _laid(view, ground, laid[id_], kind_name, better)
-            laid[id_] = replace(near, reason=f"{near.reason}; goes nearer together")
-    return replace(plan, placements=laid)
+            kind_name = next(iter(placements[id_].gpus))
+            near = _placement_on(view, rack_capacity, placements[id_], kind_name, better)
+            placements[id_] = replace(near, reason=f"{near.reason}; goes nearer together")
+    return replace(plan, placements=placements)
 
 
 def _closer(
-    view: View, ground: Ground, job: int, parts: Allocation, worth: float
+    view: View, rack_capacity: RackCapacity, job: int, allocation: Allocation, worth: float
 ) -> Allocation | None:
-    """A nearer free place that pays; it is taken, and the old one given back."""
-    tier, need = ground.tier_of(parts), ground.needs[job]
-    count = sum(number for _, number in parts)
+    """A nearer free allocation that pays; it is taken and the old one given back."""
+    tier, need = rack_capacity.tier_of(allocation), rack_capacity.needs[job]
+    count = sum(number for _, number in allocation)
     if count not in view.counts:
         return None
-    kind = int(ground.pools.gpu_type[parts[0][0]])
-    ground.room.give(parts, need)
+    kind = int(rack_capacity.pools.gpu_type[allocation[0][0]])
+    rack_capacity.free_capacity.give(allocation, need)
     for nearer in range(tier):
-        found = ground.find(ground.ask(job, kind, count), nearer)
+        found = rack_capacity.find(rack_capacity.request(job, kind, count), nearer)
         if found is not None and _saves(view, job, kind, count, (tier, nearer), worth):
-            ground.room.take(found, need)
+            rack_capacity.free_capacity.take(found, need)
             return found
-    ground.room.take(parts, need)
+    rack_capacity.free_capacity.take(allocation, need)
     return None
 
 
@@ -183,6 +187,10 @@ def _saves(
     return saved > worth * float(jobs.restart_s[job])
 
 
-def _laid(view: View, ground: Ground, old: Placement, kind: str, parts: Allocation) -> Placement:
-    nodes = {view.nodes.names[ground.pools.node_of[slot]]: {kind: n} for slot, n in parts}
-    return replace(old, nodes=nodes, tier=TIERS[ground.tier_of(parts)])
+def _placement_on(
+    view: View, rack_capacity: RackCapacity, old: Placement, kind: str, allocation: Allocation
+) -> Placement:
+    nodes = {
+        view.nodes.names[rack_capacity.pools.node_of[slot]]: {kind: n} for slot, n in allocation
+    }
+    return replace(old, nodes=nodes, tier=TIERS[rack_capacity.tier_of(allocation)])

@@ -1,7 +1,7 @@
 """Always consolidate: a baseline of the network policy.
 
-A job waits, without limit, for the nearest tier that could hold it. The same order as
-``network``; others overtake it meanwhile; no job moves.
+A job waits without limit for the nearest tier that could hold it. Order as in ``network``; other
+jobs overtake it; no job moves.
 """
 
 from slurm_hadar.domain.placement import Plan
@@ -12,7 +12,7 @@ from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round; running jobs keep their place."""
+    """One round. Running jobs keep their placements. Raises UsageError for an invalid option."""
     return one_round(view, _answer), dict(state)
 
 

@@ -1,7 +1,6 @@
 """Never wait: a baseline of the network policy.
 
-A job takes the nearest free place at once, however far apart its GPUs are. The same
-order as ``network``; no job moves.
+A job takes the nearest free GPUs at once, however far apart. Order as in ``network``; no job moves.
 """
 
 from slurm_hadar.domain.placement import Plan
@@ -12,7 +11,7 @@ from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round; running jobs keep their place."""
+    """One round. Running jobs keep their placements. Raises UsageError for an invalid option."""
     return one_round(view, _answer), dict(state)
 
 

@@ -1,4 +1,5 @@
-"""Jobs in turn, each offered the best free places by tier; a job that holds something keeps it."""
+"""The loop of resource offers: jobs in turn get offers of free GPUs by tier; running jobs keep
+theirs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
 from slurm_hadar.policies.allocation import Allocation, placement_of
 from slurm_hadar.policies.network.outlook import Outlook
-from slurm_hadar.policies.network.places import ANYWHERE, Ask, Ground
+from slurm_hadar.policies.network.rack_capacity import ANYWHERE, GangRequest, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
 
 WHERE = ("on one machine", "in one rack", "over several racks")
@@ -19,17 +20,17 @@ WHERE = ("on one machine", "in one rack", "over several racks")
 
 @dataclass(frozen=True, slots=True)
 class RackOffer:
-    """A free place. ``best``: the nearest tier that could ever hold the job on that type."""
+    """A free allocation. ``best``: the nearest tier that could ever hold the job on that type."""
 
-    parts: Allocation
+    allocation: Allocation
     kind: int
     count: int
     tier: int
     best: int
     seconds: float
-    """Expected time to the end there."""
+    """Expected seconds to the end there."""
     lost: float
-    """Time there over the time at the best tier, less 1."""
+    """Time there over time at the best tier, minus 1."""
 
 
 Answer = Callable[[int, RackOffer], tuple[bool, str]]
@@ -37,45 +38,48 @@ Answer = Callable[[int, RackOffer], tuple[bool, str]]
 
 
 class OfferLoop:
-    """One decision: what is placed so far, and who waits."""
+    """One decision: the placements so far, and the jobs that wait."""
 
     def __init__(self, view: View, settings: NetworkOptions, carries: float = 0.0) -> None:
         """``carries``: see :class:`Outlook`."""
-        self.view, self.ground = view, Ground(view)
+        self.view, self.rack_capacity = view, RackCapacity(view)
         self.held: dict[int, Allocation] = {}
         for job, node, kind, count in view.jobs.held.tolist():
             if count > 0:
-                slot = self.ground.pools.slot_of[node, kind]
+                slot = self.rack_capacity.pools.slot_of[node, kind]
                 self.held[job] = (*self.held.get(job, ()), (slot, count))
-        for job, parts in self.held.items():
-            self.ground.room.take(parts, self.ground.needs[job])
-        self.tier_now = {job: self.ground.tier_of(parts) for job, parts in self.held.items()}
+        for job, allocation in self.held.items():
+            self.rack_capacity.free_capacity.take(allocation, self.rack_capacity.needs[job])
+        self.tier_now = {
+            job: self.rack_capacity.tier_of(allocation) for job, allocation in self.held.items()
+        }
         self.outlook = Outlook(view, settings, self.tier_now, carries)
         self._nic_load = [0.0] * len(view.nodes.names)
-        for job, parts in self.held.items():
-            self._traffic(job, parts, 1.0)
+        for job, allocation in self.held.items():
+            self._traffic(job, allocation, 1.0)
         possible = view.jobs.rate > 0
         self._column: list[int] = (
             possible.any(axis=1).argmax(axis=1).tolist() if possible.size else []
         )
         self.placements: dict[str, Placement] = {}
         self.near_s, self.horizon_s = self._work()
-        """(J,) each job's least time to its end, 0: not known; the least for all the work."""
+        """(J,) least seconds to the end of each job, 0: unknown; and the least seconds for all
+        work."""
         most = settings.critical * self.horizon_s
         self.critical: BoolArray = (self.near_s > 0) & (self.near_s >= most)
-        """(J,) who goes first and gives way to nobody."""
+        """(J,) jobs that go first and are not preempted."""
         self.moved: set[int] = set()
-        """Running jobs that were given another place."""
+        """Running jobs that got another placement."""
         self._declined: dict[int, str] = {}
-        self._why: dict[tuple[Ask, ...], str] = {}
+        self._why: dict[tuple[GangRequest, ...], str] = {}
 
     def order(self) -> list[int]:
-        """The waiting jobs: priority, then who decides when all the work ends, then least attained
+        """The waiting jobs by priority, then jobs that determine the makespan, then least attained
         service, then age."""
         return [job for job in self.sorted() if job not in self.held]
 
     def sorted(self) -> list[int]:
-        """All jobs in that order."""
+        """All jobs in this order."""
         jobs = self.view.jobs
         index = np.arange(len(jobs.ids))
         keys = (index, jobs.arrival_s, jobs.attained, ~self.critical, -jobs.priority)
@@ -83,197 +87,209 @@ class OfferLoop:
         return found
 
     def goes_first(self, jobs: Sequence[int]) -> None:
-        """These go first too, and do not give way."""
+        """Mark these jobs as critical."""
         self.critical[list(jobs)] = True
 
-    def seconds_near(self, job: int, ask: Ask) -> float:
-        """Time to the end at the nearest tier that could ever hold the job; inf: not known."""
-        column, tier = self._column[job], self.ground.best_tier(ask)
+    def seconds_near(self, job: int, request: GangRequest) -> float:
+        """Seconds to the end at the nearest tier that could ever hold the job; inf if unknown."""
+        column, tier = self._column[job], self.rack_capacity.best_tier(request)
         if tier > ANYWHERE:
             return float("inf")
-        factor = self.outlook.factor(job, ask.kind, column, tier)
-        rate = float(self.view.jobs.rate[job, ask.kind, column])
+        factor = self.outlook.factor(job, request.kind, column, tier)
+        rate = float(self.view.jobs.rate[job, request.kind, column])
         return float(self.view.jobs.left[job]) / (rate * factor)
 
     def _work(self) -> tuple[FloatArray, float]:
-        """(J,) each job's least time to its end, near by, 0 where it is not known; and the least
-        in which all of them could end."""
+        """(J,) least seconds to the end of each job at its nearest tier, 0 if unknown; and the
+        least seconds for all of them."""
         jobs = len(self.view.jobs.ids)
         seconds, gpus = np.zeros(jobs), np.zeros(jobs)
         for job in range(jobs):
-            least = min((self.seconds_near(job, ask) for ask in self.asks(job)), default=np.inf)
+            least = min(
+                (self.seconds_near(job, request) for request in self.requests(job)), default=np.inf
+            )
             if least < np.inf:
                 seconds[job], gpus[job] = least, self.count(job)
         capacity = max(1, int(self.view.nodes.gpus.sum()))
         return seconds, max(float(seconds @ gpus) / capacity, float(seconds.max(initial=0.0)))
 
     def count(self, job: int) -> int:
-        """GPUs that a job would get: the least number that it can run on."""
+        """GPUs that a job would get: the least count that it can run on."""
         return self.view.counts[self._column[job]]
 
     def offers(self, job: int, most_tier: int = ANYWHERE) -> list[RackOffer]:
-        """A free place on each type that has one, of the nearest tier there, the soonest to end
-        first."""
+        """One free allocation per type, at the nearest possible tier; soonest end first."""
         jobs, found = self.view.jobs, []
         if not self._column:
             return []
         column = self._column[job]
         count, left = self.view.counts[column], float(jobs.left[job])
         for kind in np.flatnonzero(jobs.rate[job, :, column] > 0).tolist():
-            ask = self.ground.ask(job, kind, count)
-            best = self.ground.best_tier(ask)
+            request = self.rack_capacity.request(job, kind, count)
+            best = self.rack_capacity.best_tier(request)
             for widest in range(best, most_tier + 1):
-                parts = self.ground.find(ask, widest)
-                if parts is not None:
-                    tier = max(best, self.ground.tier_of(parts))
+                allocation = self.rack_capacity.find(request, widest)
+                if allocation is not None:
+                    tier = max(best, self.rack_capacity.tier_of(allocation))
                     factor = self.outlook.factor(
-                        job, kind, column, tier, self._busiest_nic(job, parts)
+                        job, kind, column, tier, self._busiest_nic(job, allocation)
                     )
                     lost = self.outlook.factor(job, kind, column, best) / factor - 1.0
                     seconds = left / (float(jobs.rate[job, kind, column]) * factor)
-                    found.append(RackOffer(parts, kind, count, tier, best, seconds, max(0.0, lost)))
+                    found.append(
+                        RackOffer(allocation, kind, count, tier, best, seconds, max(0.0, lost))
+                    )
                     break
         return sorted(found, key=lambda offer: (offer.seconds, offer.kind))
 
     def seconds_now(self, job: int) -> float:
-        """Time to the end of a running job where it is, at its present speed; inf: not known."""
-        jobs, parts = self.view.jobs, self.held[job]
-        count = sum(number for _, number in parts)
+        """Seconds to the end of a running job where it is, at its present speed; inf if unknown."""
+        jobs, allocation = self.view.jobs, self.held[job]
+        count = sum(number for _, number in allocation)
         if count not in self.view.counts:
             return float("inf")
-        kinds = [int(self.ground.pools.gpu_type[slot]) for slot, _ in parts]
+        kinds = [int(self.rack_capacity.pools.gpu_type[slot]) for slot, _ in allocation]
         rate = float(jobs.rate[job, kinds, self.view.counts.index(count)].min())
         rate *= float(self.outlook.slowed[job])
         return float(jobs.left[job]) / rate if rate > 0 else float("inf")
 
     def factor_at_best(self, job: int) -> float:
-        """What a running job would keep of its speed at the nearest tier for it, on its type."""
-        parts = self.held[job]
-        kind, count = int(self.ground.pools.gpu_type[parts[0][0]]), sum(n for _, n in parts)
+        """Fraction of its speed that a running job would keep at its nearest tier, on its type."""
+        allocation = self.held[job]
+        kind, count = (
+            int(self.rack_capacity.pools.gpu_type[allocation[0][0]]),
+            sum(n for _, n in allocation),
+        )
         if count not in self.view.counts:
             return 0.0
-        best = self.ground.best_tier(self.ground.ask(job, kind, count))
+        best = self.rack_capacity.best_tier(self.rack_capacity.request(job, kind, count))
         column = self.view.counts.index(count)
         return self.outlook.factor(job, kind, column, best) if best <= ANYWHERE else 0.0
 
-    def asks(self, job: int) -> tuple[Ask, ...]:
-        """What a job asks for, on each type on which it can run."""
+    def requests(self, job: int) -> tuple[GangRequest, ...]:
+        """The requests of a job, one for each type on which it can run."""
         if not self._column:
             return ()
         kinds = np.flatnonzero(self.view.jobs.rate[job, :, self._column[job]] > 0).tolist()
-        return tuple(self.ground.ask(job, kind, self.count(job)) for kind in kinds)
+        return tuple(self.rack_capacity.request(job, kind, self.count(job)) for kind in kinds)
 
-    def keep(self, job: int, why: str) -> None:
-        """A running job stays where it is."""
-        self._place(job, self.held[job], why)
+    def keep(self, job: int, reason: str) -> None:
+        """A running job stays."""
+        self._place(job, self.held[job], reason)
 
-    def take(self, job: int, offer: RackOffer, why: str) -> None:
+    def take(self, job: int, offer: RackOffer, reason: str) -> None:
         """Place a job."""
-        self.ground.room.take(offer.parts, self.ground.needs[job])
-        self._traffic(job, offer.parts, 1.0)
+        self.rack_capacity.free_capacity.take(offer.allocation, self.rack_capacity.needs[job])
+        self._traffic(job, offer.allocation, 1.0)
         if job in self.held:
             self.moved.add(job)
             if self.tier_now[job] == ANYWHERE:
                 self.outlook.leaves(job)
         if offer.tier == ANYWHERE:
             self.outlook.joins(job)
-        self._place(job, offer.parts, why)
+        self._place(job, offer.allocation, reason)
 
     def release(self, job: int) -> Allocation:
         """Give back what a running job holds, for now."""
-        parts = self.held[job]
-        self.ground.room.give(parts, self.ground.needs[job])
-        self._traffic(job, parts, -1.0)
-        return parts
+        allocation = self.held[job]
+        self.rack_capacity.free_capacity.give(allocation, self.rack_capacity.needs[job])
+        self._traffic(job, allocation, -1.0)
+        return allocation
 
     def retake(self, job: int) -> None:
         """Undo :meth:`release`."""
-        self.ground.room.take(self.held[job], self.ground.needs[job])
+        self.rack_capacity.free_capacity.take(self.held[job], self.rack_capacity.needs[job])
         self._traffic(job, self.held[job], 1.0)
 
     def stop(self, job: int) -> Allocation:
-        """Send a running job that is over several racks back to the queue; returns what it held."""
-        parts = self.release(job)
+        """Return a running job on several racks to the queue; returns what it held."""
+        allocation = self.release(job)
         self.outlook.leaves(job)
         del self.held[job], self.placements[self.view.jobs.ids[job]]
-        return parts
+        return allocation
 
-    def unstop(self, job: int, parts: Allocation) -> None:
-        """The opposite of :meth:`stop`."""
-        self.held[job] = parts
+    def unstop(self, job: int, allocation: Allocation) -> None:
+        """Undo :meth:`stop`."""
+        self.held[job] = allocation
         self.retake(job)
         self.outlook.joins(job)
         self.keep(job, f"stays {WHERE[self.tier_now[job]]}")
 
     def serve(self, order: Sequence[int], answer: Answer) -> list[int]:
-        """Offer each job of ``order`` what is free in turn; who declines is passed over.
+        """Offer free GPUs to each job of ``order`` in turn; a job that declines is passed over.
 
-        Returns those that still wait.
+        Returns the jobs that still wait.
         """
         left = []
         for job in order:
-            said = ""
+            reason = ""
             for offer in self.offers(job):
-                taken, said = answer(job, offer)
+                taken, reason = answer(job, offer)
                 if taken:
-                    self.take(job, offer, said)
+                    self.take(job, offer, reason)
                     self._declined.pop(job, None)
                     break
             else:
-                self._declined[job] = said
+                self._declined[job] = reason
                 left.append(job)
         return left
 
     def waits(self, job: int) -> bool:
-        """Whether a job was offered something and got nothing."""
+        """Whether a job has had offers and got nothing."""
         return job in self._declined
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
-        """What was decided."""
+        """The plan."""
         ids = self.view.jobs.ids
         if not ids:
             notes = ("no managed job waits or runs", *notes)
-        waiting = {ids[job]: said or self._short(job) for job, said in self._declined.items()}
+        waiting = {ids[job]: reason or self._short(job) for job, reason in self._declined.items()}
         return Plan(self.placements, waiting, notes)
 
     def _short(self, job: int) -> str:
-        """Why there is no place for a job at all."""
-        asks = self.asks(job)
-        if not asks:
+        """Why no allocation fits the job."""
+        requests = self.requests(job)
+        if not requests:
             return "no GPU type and count that it can run with"
-        if asks not in self._why:
+        if requests not in self._why:
             pools = [
-                p for ask in asks for some in self.ground.open_pools(ask).values() for p in some
+                p
+                for request in requests
+                for some in self.rack_capacity.open_pools(request).values()
+                for p in some
             ]
-            ask = asks[0]
-            short = self.ground.room.shortage(pools, ask.count, ask.need, ask.most_nodes)
-            self._why[asks] = f"short of {short}"
-        return self._why[asks]
+            request = requests[0]
+            short = self.rack_capacity.free_capacity.shortage(
+                pools, request.count, request.need, request.most_nodes
+            )
+            self._why[requests] = f"short of {short}"
+        return self._why[requests]
 
-    def _traffic(self, job: int, parts: Allocation, sign: float) -> None:
-        """A job on several nodes keeps their network cards busy, or no longer does."""
-        nodes = {self.ground.pools.node_of[slot] for slot, _ in parts}
+    def _traffic(self, job: int, allocation: Allocation, sign: float) -> None:
+        """Add (or with ``sign`` -1 remove) the load of a job on several nodes to the NICs of
+        these."""
+        nodes = {self.rack_capacity.pools.node_of[slot] for slot, _ in allocation}
         if len(nodes) > 1:
             for node in nodes:
                 self._nic_load[node] += sign * self.outlook.nic_share(job)
 
-    def _busiest_nic(self, job: int, parts: Allocation) -> float:
-        """How busy the busiest of these nodes' cards would be."""
-        nodes = {self.ground.pools.node_of[slot] for slot, _ in parts}
+    def _busiest_nic(self, job: int, allocation: Allocation) -> float:
+        """The load that the busiest NIC of these nodes would have."""
+        nodes = {self.rack_capacity.pools.node_of[slot] for slot, _ in allocation}
         if len(nodes) == 1:
             return 0.0
         return max(self._nic_load[node] for node in nodes) + self.outlook.nic_share(job)
 
-    def _place(self, job: int, parts: Allocation, why: str) -> None:
-        pools, view = self.ground.pools, self.view
-        placed = placement_of(view, pools, parts, why)
-        tier = TIERS[self.ground.tier_of(parts)]
+    def _place(self, job: int, allocation: Allocation, reason: str) -> None:
+        pools, view = self.rack_capacity.pools, self.view
+        placed = placement_of(view, pools, allocation, reason)
+        tier = TIERS[self.rack_capacity.tier_of(allocation)]
         self.placements[view.jobs.ids[job]] = replace(placed, tier=tier)
 
 
 def one_round(view: View, answer: Answer) -> Plan:
-    """The plan of one round in which running jobs keep their place. Raises UsageError for an option
-    that cannot be understood."""
+    """The plan of a round in which running jobs keep their placements. Raises UsageError for an
+    invalid option."""
     offers = OfferLoop(view, NetworkOptions.read(view.options))
     for job in offers.held:
         offers.keep(job, "keeps what it holds")

@@ -1,90 +1,98 @@
-"""Jobs that the network hurts give way to those that would be near on the same GPUs.
+"""Jobs that the network slows are preempted for jobs that would be near on the same GPUs.
 
-Who runs over several racks only borrows GPUs that no job could use nearer by. When a waiting job
-finds a near place on them it gets it, and the borrower goes back to the queue, from where it is
-offered what is left in the same round.
+A job over several racks only borrows GPUs that no job could use at a nearer tier. When a waiting
+job finds a near placement on them it gets it, and the borrower returns to the queue, where it gets
+offers of what is left in the same round.
 """
 
 from collections.abc import Sequence
 
 from slurm_hadar.policies.allocation import FreeCapacity
 from slurm_hadar.policies.network.offer_loop import Answer, OfferLoop
-from slurm_hadar.policies.network.places import ANYWHERE, Ask
+from slurm_hadar.policies.network.rack_capacity import ANYWHERE, GangRequest
 from slurm_hadar.policies.network.settings import NetworkOptions
 
 
-def give_way(
-    turns: OfferLoop, settings: NetworkOptions, order: Sequence[int], near: Answer
+def preempt_borrowers(
+    loop: OfferLoop, settings: NetworkOptions, order: Sequence[int], near: Answer
 ) -> list[int]:
-    """Offer near places on borrowed GPUs in this order; returns who waits then, in turn."""
-    borrowers = _borrowers(turns, settings)
+    """Offer near placements on borrowed GPUs in this order; returns the jobs that wait then, in
+    order."""
+    borrowers = _borrowers(loop, settings)
     waiting = set(order)
-    hopeless: set[tuple[Ask, ...]] = set()
-    room = _without(turns, borrowers)
+    hopeless: set[tuple[GangRequest, ...]] = set()
+    free_capacity = _without(loop, borrowers)
     for job in order:
         if not borrowers:
             break
-        asks = turns.asks(job)
-        if asks in hopeless:
+        requests = loop.requests(job)
+        if requests in hopeless:
             continue
-        gone = _in_the_way(turns, job, asks, borrowers, room)
+        gone = _in_the_way(loop, job, requests, borrowers, free_capacity)
         if not gone:
-            hopeless.add(asks)
+            hopeless.add(requests)
             continue
-        stopped = {other: turns.stop(other) for other in gone}
-        if turns.serve([job], near):
-            for other, parts in stopped.items():
-                turns.unstop(other, parts)
-            hopeless.add(asks)
+        stopped = {other: loop.stop(other) for other in gone}
+        if loop.serve([job], near):
+            for other, allocation in stopped.items():
+                loop.unstop(other, allocation)
+            hopeless.add(requests)
             continue
         waiting.update(gone)
         waiting.discard(job)
         borrowers = [other for other in borrowers if other not in gone]
-        room = _without(turns, borrowers)
-    return [job for job in turns.sorted() if job in waiting]
+        free_capacity = _without(loop, borrowers)
+    return [job for job in loop.sorted() if job in waiting]
 
 
-def _borrowers(turns: OfferLoop, settings: NetworkOptions) -> list[int]:
-    """Who may be stopped, the most hurt first."""
-    jobs, slowed = turns.view.jobs, turns.outlook.slowed
+def _borrowers(loop: OfferLoop, settings: NetworkOptions) -> list[int]:
+    """Jobs that may be stopped, the most slowed first."""
+    jobs, slowed = loop.view.jobs, loop.outlook.slowed
     found = []
-    for job in turns.held:
-        settled = turns.view.now - jobs.since_s[job] >= settings.min_stay_s
-        if turns.tier_now[job] < ANYWHERE or not settled or not jobs.movable[job]:
+    for job in loop.held:
+        settled = loop.view.now - jobs.since_s[job] >= settings.min_stay_s
+        if loop.tier_now[job] < ANYWHERE or not settled or not jobs.movable[job]:
             continue
-        if turns.critical[job]:
+        if loop.critical[job]:
             continue
-        if job not in turns.moved and slowed[job] < settings.hurt * turns.factor_at_best(job):
+        if job not in loop.moved and slowed[job] < settings.hurt * loop.factor_at_best(job):
             found.append(job)
     return sorted(found, key=lambda job: (slowed[job], jobs.attained[job], job))
 
 
-def _without(turns: OfferLoop, borrowers: Sequence[int]) -> FreeCapacity:
-    """The room as if these had left."""
-    room = turns.ground.room.copy()
+def _without(loop: OfferLoop, borrowers: Sequence[int]) -> FreeCapacity:
+    """The free capacity without these jobs."""
+    free_capacity = loop.rack_capacity.free_capacity.copy()
     for job in borrowers:
-        room.give(turns.held[job], turns.ground.needs[job])
-    return room
+        free_capacity.give(loop.held[job], loop.rack_capacity.needs[job])
+    return free_capacity
 
 
 def _in_the_way(
-    turns: OfferLoop, job: int, asks: Sequence[Ask], borrowers: Sequence[int], room: FreeCapacity
+    loop: OfferLoop,
+    job: int,
+    requests: Sequence[GangRequest],
+    borrowers: Sequence[int],
+    free_capacity: FreeCapacity,
 ) -> list[int]:
-    """Whom a waiting job needs to leave for a place of its nearest tier; empty: there is none."""
-    ground = turns.ground
-    for ask in asks:
-        best = ground.best_tier(ask)
-        parts = ground.find_in(room, ask, best) if best < ANYWHERE else None
-        if parts is None:
+    """The borrowers that must leave so that the job gets a placement of its nearest tier; empty if
+    there is none."""
+    rack_capacity = loop.rack_capacity
+    for request in requests:
+        best = rack_capacity.best_tier(request)
+        allocation = (
+            rack_capacity.find_in(free_capacity, request, best) if best < ANYWHERE else None
+        )
+        if allocation is None:
             continue
-        slots = {slot for slot, _ in parts}
-        trial, gone = ground.room.copy(), []
+        slots = {slot for slot, _ in allocation}
+        trial, gone = rack_capacity.free_capacity.copy(), []
         for other in borrowers:
-            if trial.holds(parts, ask.need):
+            if trial.holds(allocation, request.need):
                 break
-            if slots & {slot for slot, _ in turns.held[other]}:
-                trial.give(turns.held[other], ground.needs[other])
+            if slots & {slot for slot, _ in loop.held[other]}:
+                trial.give(loop.held[other], rack_capacity.needs[other])
                 gone.append(other)
-        if gone and trial.holds(parts, ask.need):
+        if gone and trial.holds(allocation, request.need):
             return gone
     return []

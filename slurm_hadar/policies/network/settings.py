@@ -1,4 +1,4 @@
-"""The settings of the network policy, read from ``View.options``."""
+"""The options of the network policy, read from ``View.options``."""
 
 from slurm_hadar.policies.options import Amount, Flag, Part, PolicyOptions, Whole
 

@@ -1,8 +1,8 @@
-"""How large a batch may grow, by ONES's own rules (arXiv 2108.03645, recalled).
+"""ONES's own limits of a batch's growth (arXiv 2108.03645, recalled).
 
-A job starts with its declared batch; the limit doubles with each epoch that it has trained (a tenth
-of its work stands in for one), is cut where the job has run long, and a job that was stopped comes
-back with a lower one. They know nothing of the noise scale; where that is known they only delay.
+A job starts with its declared batch. Its limit doubles with each trained epoch (a tenth of its work
+counts as one) and is cut when the job has run long; a job that was stopped resumes with a lower
+one. The limits ignore the noise scale; where that is known they only delay.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.ones.progress import EPOCHS
 
 _LONG_S = 4 * 3600.0
-"""A job that has run longer than this gives way to others (sigma)."""
+"""sigma: run time from which the limit is cut, in favour of other jobs."""
 _SHRINK = 1.0 / (4 * 3600.0)
 """lambda, per s."""
 _MOST = 1e15
@@ -22,14 +22,15 @@ _MOST = 1e15
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """``most`` (J,): samples; ``kept``: job -> [epochs seen, lowerings, whether it ran]."""
+    """``most`` (J,): largest batch in samples; ``kept``: job -> [epochs seen, times lowered,
+    whether it ran]."""
 
     most: IntArray
     kept: Mapping[str, list[int]]
 
 
 def limits_of(view: View, before: Mapping[str, list[int]]) -> BatchLimits:
-    """The limits of this round from what was kept of the one before."""
+    """The limits of this round, from what the round before kept."""
     jobs = view.jobs
     base = jobs.batches.base if jobs.batches is not None else np.zeros(len(jobs.ids))
     with np.errstate(divide="ignore", invalid="ignore"):

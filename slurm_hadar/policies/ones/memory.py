@@ -1,4 +1,4 @@
-"""What the ones policy remembers between rounds, as plain JSON."""
+"""The state of the ones policy between rounds, as plain JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,50 +13,50 @@ from slurm_hadar.policies.ones.limits import BatchLimits
 from slurm_hadar.policies.ones.problem import BatchProblem, PlacedRound
 from slurm_hadar.solvers.evolution import Best
 
-_VERSION = 1
+_VERSION = 2
 _LARGE = 1e15
 _FAR = 2.0
-"""A noise scale that is so many times another one is worth a new search."""
-_CROWD_S = 4 * 3600.0
-"""Time over which the number of jobs is averaged."""
+"""A noise scale that differs from the former one by this factor starts a new search."""
+_MEAN_JOBS_S = 4 * 3600.0
+"""Time constant of the mean number of jobs, s."""
 
-Plain = Mapping[str, Sequence[int]]
-"""job -> option, samples of its batch."""
+PlainCandidate = Mapping[str, Sequence[int]]
+"""job -> (option, batch in samples)."""
 
 
 @dataclass(frozen=True)
 class OnesState:
-    """``laid``: what was decided; ``crowd``: mean number of jobs lately; ``best``: the population's
-    best candidates."""
+    """``decided``: options and batches of the last choice; ``mean_jobs``: moving average of the
+    number of jobs; ``best``: the best candidates of the population."""
 
     names: tuple[str, ...] = ()
     decisions: int = 0
     chosen_s: float = -np.inf
     present: tuple[str, ...] = ()
-    laid: Plain = field(default_factory=dict)
-    best: Sequence[Plain] = ()
+    decided: PlainCandidate = field(default_factory=dict)
+    best: Sequence[PlainCandidate] = ()
     limits: Mapping[str, list[int]] = field(default_factory=dict)
-    crowd: float = -1.0
+    mean_jobs: float = -1.0
     now: float = 0.0
     noise: Mapping[str, float] = field(default_factory=dict)
-    """Noise scales that the last search went by."""
+    """Noise scales used by the last search."""
 
-    def mean_crowd(self, view: View) -> float:
-        """Jobs present, averaged over the last hours."""
+    def mean_job_count(self, view: View) -> float:
+        """Number of present jobs, averaged over the last hours."""
         number = float(len(view.jobs.ids))
-        if self.crowd < 0:
+        if self.mean_jobs < 0:
             return number
-        old = float(np.exp(-max(view.now - self.now, 0.0) / _CROWD_S))
-        return self.crowd * old + number * (1.0 - old)
+        old = float(np.exp(-max(view.now - self.now, 0.0) / _MEAN_JOBS_S))
+        return self.mean_jobs * old + number * (1.0 - old)
 
     def price(self, view: View, factor: float) -> float:
-        """Weighted s that a GPU-second costs jobs that will come: as many as there are now would
-        each be served later by its part of the cluster."""
+        """Weighted s that one GPU-second costs future jobs, assuming that as many as now will each
+        be delayed on their share of the cluster."""
         gpus = float(view.nodes.gpus.sum())
-        return factor * self.mean_crowd(view) / max(gpus, 1.0) / 2.0
+        return factor * self.mean_job_count(view) / max(gpus, 1.0) / 2.0
 
-    def stands(self, view: View, problem: BatchProblem, every_s: float) -> bool:
-        """Whether the last choice still holds: same jobs, all where they were put, not long ago."""
+    def still_valid(self, view: View, problem: BatchProblem, every_s: float) -> bool:
+        """Whether the last choice is still valid: same jobs, all as decided, not too old."""
         if view.now - self.chosen_s >= every_s or self.present != view.jobs.ids:
             return False
         if _changed(self.noise, _noise_of(view)):
@@ -71,10 +71,10 @@ class OnesState:
             )
             if option != -1
         }
-        return here == {id_: list(pair) for id_, pair in self.laid.items()}
+        return here == {id_: list(pair) for id_, pair in self.decided.items()}
 
     def elites(self, view: View, problem: BatchProblem) -> list[tuple[IntArray, IntArray]]:
-        """The population's best of the last search, without what is no longer possible."""
+        """The best candidates of the last search, without what is no longer possible."""
         row = {id_: at for at, id_ in enumerate(view.jobs.ids)}
         space = problem.space
         found = []
@@ -97,12 +97,12 @@ class OnesState:
     def after(
         self, placed: PlacedRound, limits: BatchLimits | None, searched: Best | None
     ) -> State:
-        """The memory after this round."""
-        view, problem, parts = placed.view, placed.problem, placed.places.parts
+        """The state after this round."""
+        view, problem, allocations = placed.view, placed.problem, placed.places.allocations
         kept = replace(
             self,
             limits=limits.kept if limits is not None else {},
-            crowd=self.mean_crowd(view),
+            mean_jobs=self.mean_job_count(view),
             now=view.now,
         )
         if searched is not None:
@@ -115,8 +115,10 @@ class OnesState:
                 chosen_s=view.now,
                 present=ids,
                 noise=_noise_of(view),
-                laid=_plain(ids, problem, placed.option, placed.batch, sorted(parts)),
-                best=[_plain(ids, problem, *p, np.flatnonzero(p[0] >= 0).tolist()) for p in pairs],
+                decided=_as_plain(ids, problem, placed.option, placed.batch, sorted(allocations)),
+                best=[
+                    _as_plain(ids, problem, *p, np.flatnonzero(p[0] >= 0).tolist()) for p in pairs
+                ],
             )
         return {
             "version": _VERSION,
@@ -124,38 +126,40 @@ class OnesState:
             "decisions": kept.decisions,
             "chosen_s": kept.chosen_s,
             "present": list(kept.present),
-            "laid": dict(kept.laid),
+            "decided": dict(kept.decided),
             "best": list(kept.best),
             "limits": dict(kept.limits),
-            "crowd": kept.crowd,
+            "mean_jobs": kept.mean_jobs,
             "now": kept.now,
             "noise": dict(kept.noise),
         }
 
 
-def recall(state: State, view: View, pools: ResourcePools) -> OnesState:
-    """The memory; an empty one where there is none, without places where the cluster changed."""
-    if state.get("version") != _VERSION:
+def from_state(state: State, view: View, pools: ResourcePools) -> OnesState:
+    """The state; empty if there is none, without placements if the cluster has changed. Reads
+    version 1 too, in which ``decided`` and ``mean_jobs`` had other names."""
+    if state.get("version") not in (1, _VERSION):
         return OnesState()
     kept = cast(dict[str, Any], state)
+    before = kept["version"] == 1
     past = OnesState(
         names=tuple(kept["names"]),
         decisions=int(kept["decisions"]),
         chosen_s=float(kept["chosen_s"]),
         present=tuple(kept["present"]),
-        laid=kept["laid"],
+        decided=kept["laid" if before else "decided"],
         best=kept["best"],
         limits=kept["limits"],
-        crowd=float(kept["crowd"]),
+        mean_jobs=float(kept["crowd" if before else "mean_jobs"]),
         now=float(kept["now"]),
         noise=kept["noise"],
     )
     if past.names != tuple(_names(view, pools)):
-        return replace(past, laid={}, best=(), present=(), chosen_s=-np.inf)
+        return replace(past, decided={}, best=(), present=(), chosen_s=-np.inf)
     return past
 
 
-def _plain(
+def _as_plain(
     ids: Sequence[str],
     problem: BatchProblem,
     option: IntArray,
@@ -166,7 +170,8 @@ def _plain(
 
 
 def _noise_of(view: View) -> dict[str, float]:
-    """job -> its noise scale; no entry where it has no choice, a large number for infinity."""
+    """job -> its noise scale, a large number for infinity; jobs without a choice of batches have no
+    entry."""
     batches = view.jobs.batches
     if batches is None:
         return {}
@@ -176,14 +181,14 @@ def _noise_of(view: View) -> dict[str, float]:
 
 
 def _changed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    """Whether a noise scale was measured anew, or is far from what it was."""
+    """Whether a noise scale is newly measured, or far from its former value."""
     old = [before.get(id_, 0.0) for id_ in now]
     pairs = zip(old, now.values(), strict=True)
     return any(max(a, b) > _FAR * min(a, b) for a, b in pairs if a != b)
 
 
 def _names(view: View, pools: ResourcePools) -> list[str]:
-    """What the options mean; a memory with other names is of no use."""
+    """Identifies the options; candidates with other names are discarded."""
     rows = zip(pools.pool_type, pools.pool_group, strict=True)
     names = [f"{view.types[kind]}/{group}" for kind, group in rows]
     return [*names, ",".join(str(count) for count in view.counts)]

@@ -1,10 +1,10 @@
-"""ONES: an evolutionary search for who trains where, on how many GPUs and with which batch.
+"""ONES: an evolutionary search for the placement, the number of GPUs and the batch of each job.
 
 Online Evolutionary Scheduling (arXiv 2108.03645; abstract verified, the rest recalled). A candidate
-says per GPU which job it serves and with how many samples; the population is evolved at every
-decision by the four operators (``solvers/evolution.py``). The price of a larger batch is the
-gradient noise scale: a candidate is scored by goodput, so a larger batch or more GPUs are taken
-only where the samples that they add are worth more than those that they waste.
+assigns to each GPU a job and a number of samples. The population evolves at each decision by the
+four operators (``solvers/evolution.py``). The price of a larger batch is the gradient noise scale:
+candidates are scored by goodput, so a larger batch or more GPUs are chosen only if the additional
+samples are worth more than what they waste.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from slurm_hadar.policies.ones import memory
 from slurm_hadar.policies.ones.limits import limits_of
 from slurm_hadar.policies.ones.problem import BatchProblem, PlacedRound, greedy, present, problem_of
 from slurm_hadar.policies.ones.progress import factors
-from slurm_hadar.policies.ones.reasons import tell
+from slurm_hadar.policies.ones.reasons import plan_with_reasons
 from slurm_hadar.policies.ones.score import Score
 from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait
@@ -29,21 +29,21 @@ from slurm_hadar.solvers.evolution import Best, Effort, evolve
 from slurm_hadar.solvers.evolution_space import Keys
 
 _LEAST, _MOST = 16, 64
-"""Bounds of a population that is as large as the cluster."""
+"""Bounds of the population size, which otherwise is the number of GPUs."""
 _FEW = 8
-"""Candidates on a cluster so large that no more are affordable."""
+"""Least number of candidates, on the largest clusters."""
 _SPREAD = 0.5
-"""Standard deviation, on logarithms, of who comes first among jobs of like work."""
+"""Standard deviation, on logarithms, of the random order of jobs of similar work."""
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    """One round. Raises :class:`UsageError` for an invalid option."""
     settings = OnesOptions.read(view.options)
     jobs = view.jobs
     if (nothing := nothing_to_place(view)) is not None:
         return nothing, dict(state) if jobs.ids else {}
     pools = resource_pools(view)
-    past = memory.recall(state, view, pools)
+    past = memory.from_state(state, view, pools)
     limits = limits_of(view, past.limits) if settings.limits == "paper" else None
     price = past.price(view, settings.price)
     problem = problem_of(view, pools, settings, limits.most if limits else None, price)
@@ -51,23 +51,23 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     option = np.where(problem.options.bound, problem.options.now, best.option)
     batch = np.where(problem.options.bound, problem.now_batch, best.batch)
     places = place(view, pools, problem.options, _choice(problem, option))
-    if not settings.preempt and any(job not in places.parts for job in problem.options.held):
-        # Nodes could not be found for all as the search, which only counts GPUs, would have it.
+    if not settings.preempt and any(job not in places.allocations for job in problem.options.held):
+        # The search counts GPUs only, and its answer does not fit the nodes for all jobs.
         option, batch = problem.options.now, problem.now_batch
         places = place(view, pools, problem.options, _choice(problem, option), steady=True)
     placed = _as_placed(PlacedRound(view, pools, problem, option, batch, places))
     found = best if searched else None
-    return tell(placed, best, searched), past.after(placed, limits, found)
+    return plan_with_reasons(placed, best, searched), past.after(placed, limits, found)
 
 
 def _as_placed(chosen: PlacedRound) -> PlacedRound:
-    """What came of the choice when nodes were looked for."""
+    """The choice as far as nodes were found for it."""
     view, pools, problem, places = chosen.view, chosen.pools, chosen.problem, chosen.places
     option, batch = chosen.option, chosen.batch
     column = {count: at for at, count in enumerate(view.counts)}
     placed, size = np.full_like(option, -1), batch.copy()
-    for job, parts in places.parts.items():
-        gpus, pool = sum(count for _, count in parts), pools.pool_of[parts[0][0]]
+    for job, allocation in places.allocations.items():
+        gpus, pool = sum(count for _, count in allocation), pools.pool_of[allocation[0][0]]
         wanted = int(option[job])
         same = wanted >= 0 and problem.options.gpus[wanted] == gpus
         if wanted == -2 or (same and problem.options.pool[wanted] == pool):
@@ -81,11 +81,11 @@ def _as_placed(chosen: PlacedRound) -> PlacedRound:
 def _search(
     view: View, problem: BatchProblem, settings: OnesOptions, past: memory.OnesState
 ) -> tuple[Best, bool]:
-    """The best candidate, and whether it was searched for: else all stays as it is."""
+    """The best candidate, and whether a search was made; without one all jobs stay."""
     nothing = not problem.space.seconds.size
-    if nothing or past.stands(view, problem, settings.every_s):
+    if nothing or past.still_valid(view, problem, settings.every_s):
         here = present(problem)
-        score = Score(problem.space, problem.stakes)(here[0][None], here[1][None])
+        score = Score(problem.space, problem.score_input)(here[0][None], here[1][None])
         return Best(*here, float(score[0]), 0), False
     steps = search(view, problem, settings, past)
     best = next(steps)
@@ -97,28 +97,28 @@ def _search(
 def search(
     view: View, problem: BatchProblem, settings: OnesOptions, past: memory.OnesState
 ) -> Iterator[Best]:
-    """Generation by generation the best candidate so far, without end."""
+    """The best candidate after each generation, without end."""
     here = present(problem)
-    nobody = np.full_like(here[0], -1), np.zeros_like(here[1])
-    seeds = [here, greedy(problem, here), greedy(problem, nobody), *past.elites(view, problem)]
+    empty = np.full_like(here[0], -1), np.zeros_like(here[1])
+    seeds = [here, greedy(problem, here), greedy(problem, empty), *past.elites(view, problem)]
     rng = np.random.default_rng([view.seed, past.decisions])
-    score = Score(problem.space, problem.stakes)
+    score = Score(problem.space, problem.score_input)
     keys, effort = _keys(view, problem), Effort(population(problem, settings), settings.theta)
     return evolve(problem.space, score, keys, seeds, effort, rng)
 
 
 def population(problem: BatchProblem, settings: OnesOptions) -> int:
-    """Candidates of a search: about as many as GPUs, fewer where that would take long."""
+    """Number of candidates: about the number of GPUs, fewer where that takes too long."""
     gpus, jobs = int(problem.space.capacity.sum()), len(problem.sizes)
     number = settings.population or max(_LEAST, min(gpus, _MOST))
     return max(_FEW, min(number, settings.cells // max(gpus, jobs, 1)))
 
 
 def _keys(view: View, problem: BatchProblem) -> Keys:
-    stakes, jobs = problem.stakes, view.jobs
-    able = np.isfinite(stakes.work)
+    score_input, jobs = problem.score_input, view.jobs
+    able = np.isfinite(score_input.work)
     urge = np.full(len(able), -np.inf)
-    urge[able] = -np.log(stakes.work[able] / stakes.weight[able])
+    urge[able] = -np.log(score_input.work[able] / score_input.weight[able])
     done = np.where(np.isfinite(jobs.total), np.maximum(jobs.total - jobs.left, 0.0), 0.0)
     left = np.where(np.isfinite(problem.options.left), problem.options.left, 1.0)
 
@@ -130,9 +130,9 @@ def _keys(view: View, problem: BatchProblem) -> Keys:
 
 
 def _choice(problem: BatchProblem, option: IntArray) -> RoundChoice:
-    """For the shared laying out: the plan, and what a second on each option is worth where a gang
-    finds no nodes."""
-    value = problem.stakes.weight[:, None] / problem.space.quickest
+    """The choice as :func:`.timetable.places.place` takes it, with the value of a second on each
+    option for gangs that find no nodes."""
+    value = problem.score_input.weight[:, None] / problem.space.quickest
     jobs, options = value.shape
     none = np.zeros((jobs, options))
     price = np.zeros(len(problem.space.capacity))

@@ -1,4 +1,4 @@
-"""A view as a search: what may be chosen, what is fixed, where each job is now."""
+"""A view as a search problem: the choices, what is fixed, and where each job is now."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.batches import goodput_of, present_index, sizes_of
-from slurm_hadar.policies.ones.score import Stakes, work_of
+from slurm_hadar.policies.ones.score import ScoreInput, work_of
 from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.work import Options, options_of
@@ -19,16 +19,18 @@ _LEAST_WEIGHT = 1e-3
 
 @dataclass(frozen=True)
 class BatchProblem:
-    """``seconds`` (J, O, B): also of jobs that are bound, which ``space`` does not offer."""
+    """``seconds`` (J, O, B): run times, also for jobs that may not be moved, which ``space``
+    excludes. ``sizes`` (J, B): batches in samples."""
 
     space: Space
-    stakes: Stakes
+    score_input: ScoreInput
     options: Options
     seconds: FloatArray
     sizes: IntArray
     now_option: IntArray
-    """(J,) -1: waits, or holds GPUs that are no option."""
+    """(J,) present option; -1: waits, or holds GPUs that match no option."""
     now_batch: IntArray
+    """(J,) column of the present batch."""
     own_batch: IntArray
     """(J,) column of the declared batch."""
 
@@ -36,7 +38,8 @@ class BatchProblem:
 def problem_of(
     view: View, pools: ResourcePools, settings: OnesOptions, limit: IntArray | None, price: float
 ) -> BatchProblem:
-    """Set it up. ``limit`` (J,): most samples of a batch; ``price``: see :class:`Stakes`."""
+    """The problem of a view. ``limit`` (J,): largest batch in samples; ``price``: see
+    :class:`ScoreInput`."""
     jobs = view.jobs
     options = options_of(view, pools, jobs.rate, settings.min_stay_s)
     sizes, now_batch = sizes_of(jobs), present_index(jobs)
@@ -58,7 +61,7 @@ def problem_of(
     ends = seconds[bound, now_option[bound], now_batch[bound]]
     known = np.isfinite(ends)
     gpus = options.gpus[now_option[bound]] * value[options.pool[now_option[bound]]]
-    stakes = Stakes(
+    score_input = ScoreInput(
         weight=weight,
         now_option=now_option,
         now_batch=now_batch,
@@ -74,20 +77,20 @@ def problem_of(
     )
     base = jobs.batches.base if jobs.batches is not None else np.zeros(len(weight))
     own: IntArray = np.abs(sizes - base[:, None]).argmin(axis=1)
-    return BatchProblem(space, stakes, options, seconds, sizes, now_option, now_batch, own)
+    return BatchProblem(space, score_input, options, seconds, sizes, now_option, now_batch, own)
 
 
 def _seconds(view: View, pools: ResourcePools, options: Options, good: FloatArray) -> FloatArray:
     kinds = np.asarray(pools.pool_type, dtype=np.int64)
-    laid = good[:, kinds].reshape(len(good), -1, good.shape[3])
-    able = np.isfinite(options.seconds)[:, :, None] & (laid > 0)
+    rates = good[:, kinds].reshape(len(good), -1, good.shape[3])
+    able = np.isfinite(options.seconds)[:, :, None] & (rates > 0)
     left = options.left[:, None, None]
-    found = np.clip(left / np.where(able, laid, 1.0), 1.0, _MOST_S)
+    found = np.clip(left / np.where(able, rates, 1.0), 1.0, _MOST_S)
     return np.where(able, found, np.inf)
 
 
 def _capacity(options: Options) -> IntArray:
-    """(K,) GPUs that are not held by somebody who may not leave."""
+    """(K,) GPUs per pool without those of jobs that may not be moved."""
     free = options.capacity.copy()
     for job in np.flatnonzero(options.bound).tolist():
         option = int(options.now[job])
@@ -99,7 +102,7 @@ def _capacity(options: Options) -> IntArray:
 
 
 def present(problem: BatchProblem) -> tuple[IntArray, IntArray]:
-    """Candidate: each job where it is; the longest give way where nodes shrank."""
+    """Candidate: each job as it is now; where nodes have shrunk, without the longest jobs."""
     space = problem.space
     jobs = np.arange(len(problem.now_option))
     option, batch = problem.now_option.copy(), problem.now_batch.copy()
@@ -116,18 +119,20 @@ def present(problem: BatchProblem) -> tuple[IntArray, IntArray]:
 
 
 def greedy(problem: BatchProblem, start: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
-    """Candidate: beginning with ``start``, waiting jobs in the order of their work, each on the
-    option that needs fewest GPU-seconds of those that fit; at its best batch."""
-    space, stakes = problem.space, problem.stakes
+    """Candidate: ``start``, then waiting jobs by their work, each on the option with the fewest
+    GPU-seconds among those that fit, with its best batch."""
+    space, score_input = problem.space, problem.score_input
     option, batch = start[0].copy(), start[1].copy()
     free = space.capacity.copy()
     held = np.flatnonzero(option >= 0)
     np.subtract.at(free, space.pool[option[held]], space.gpus[option[held]])
-    cost = space.quickest * (space.gpus * stakes.value[space.pool])[None, :]
-    waits: BoolArray = (option < 0) & np.isfinite(stakes.work)
+    cost = space.quickest * (space.gpus * score_input.value[space.pool])[None, :]
+    waits: BoolArray = (option < 0) & np.isfinite(score_input.work)
     least = int(space.gpus.min(initial=1))
     rows = np.flatnonzero(waits)
-    for job in rows[np.argsort(stakes.work[rows] / stakes.weight[rows], kind="stable")].tolist():
+    for job in rows[
+        np.argsort(score_input.work[rows] / score_input.weight[rows], kind="stable")
+    ].tolist():
         if free.max(initial=0) < least:
             break
         fits = np.where(space.gpus <= free[space.pool], cost[job], np.inf)
@@ -140,10 +145,11 @@ def greedy(problem: BatchProblem, start: tuple[IntArray, IntArray]) -> tuple[Int
 
 @dataclass(frozen=True)
 class PlacedRound:
-    """What one round came to.
+    """The result of one round.
 
-    ``option`` (J,): which of the problem's options each job has, ``batch`` (J,): with which of
-    its batches; ``places``: the nodes."""
+    ``option`` (J,): index of the problem's option that each job gets; ``batch`` (J,): column of its
+    batch; ``places``: the nodes.
+    """
 
     view: View
     pools: ResourcePools

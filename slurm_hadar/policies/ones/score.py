@@ -1,9 +1,9 @@
-"""What a candidate schedule is worth: the job seconds that are still to come under it.
+"""The score of a candidate schedule: the job seconds still to come under it.
 
-ONES minimises the GPU-seconds that the running jobs still need plus a cost per waiting job
-(recalled; the cost is not known to us). Ours says what waiting costs: each waiting job starts when
-the jobs ahead of it have been served by the GPUs that stand idle or that running jobs leave. To
-that comes a price of GPU-seconds for the jobs that are still to arrive.
+ONES minimises the GPU-seconds that running jobs still need plus a cost per waiting job (recalled;
+its cost is not known to us). Our cost of waiting: each waiting job starts when the jobs ahead of it
+have been served by the GPUs that are idle or that running jobs release. A price of GPU-seconds for
+future jobs is added.
 """
 
 from dataclasses import dataclass
@@ -18,36 +18,36 @@ _FORBIDDEN = 1e15
 
 
 @dataclass(frozen=True)
-class Stakes:
-    """What the score looks at, beside the space. Times in s."""
+class ScoreInput:
+    """The input of the score beside the space. Times in s; J jobs, K pools, M releases."""
 
     weight: FloatArray
     """(J,)"""
     now_option: IntArray
-    """(J,) -1: does not run, or not on an option."""
+    """(J,) present option; -1: does not run, or matches no option."""
     now_batch: IntArray
     restart_s: FloatArray
-    """(J,) what it costs to go elsewhere, margin included; also to go on, for who ran before."""
+    """(J,) cost of a change, margin included; also of resuming a job that ran before."""
     fresh: FloatArray
-    """(J,) 0 for jobs whose next start is free, else 1."""
+    """(J,) 0 for jobs whose next start costs nothing, else 1."""
     work: FloatArray
-    """(J,) GPU-seconds of what is left where they are fewest, types made equal; inf: cannot."""
+    """(J,) least GPU-seconds of the remaining work, weighted by ``value``; inf: cannot run."""
     alone_s: FloatArray
-    """(J,) time that this takes."""
+    """(J,) seconds that this work takes."""
     value: FloatArray
-    """(K,) what a GPU of the pool counts for, relative to others."""
+    """(K,) relative value of a GPU of the pool."""
     bound_s: FloatArray
-    """(M,) when GPUs that no job may choose now get free."""
+    """(M,) seconds until GPUs that no job may choose now become free."""
     bound_gpus: FloatArray
-    """(M,) how many, in equal ones."""
+    """(M,) their number, weighted by ``value``."""
     round_s: float
-    """Who waits, waits at least until the next decision."""
+    """A waiting job waits at least until the next decision."""
     price: float
-    """What a GPU-second costs jobs that will come, weighted s."""
+    """Cost of one GPU-second for future jobs, weighted s."""
 
 
 def work_of(space: Space) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """``work``, ``alone_s`` and ``value`` of :class:`Stakes`."""
+    """``work``, ``alone_s`` and ``value`` of :class:`ScoreInput`."""
     pools = len(space.capacity)
     jobs = len(space.quickest)
     each = space.quickest * space.gpus[None, :]
@@ -69,26 +69,30 @@ def work_of(space: Space) -> tuple[FloatArray, FloatArray, FloatArray]:
 class Score:
     """Callable: (P, J) options and batches -> (P,) job seconds."""
 
-    def __init__(self, space: Space, stakes: Stakes) -> None:
-        self._space, self._stakes = space, stakes
+    def __init__(self, space: Space, score_input: ScoreInput) -> None:
+        self._space, self._score_input = space, score_input
         with np.errstate(divide="ignore", invalid="ignore"):
-            urgency = np.where(np.isfinite(stakes.work), stakes.work / stakes.weight, np.inf)
+            urgency = np.where(
+                np.isfinite(score_input.work), score_input.work / score_input.weight, np.inf
+            )
         self._order = np.argsort(urgency, kind="stable")[: int(np.isfinite(urgency).sum())]
-        self._total = float((space.capacity * stakes.value).sum())
+        self._total = float((space.capacity * score_input.value).sum())
 
     def __call__(self, option: IntArray, batch: IntArray) -> FloatArray:
-        """Score candidates."""
-        space, stakes = self._space, self._stakes
+        """The scores (P,) of P candidates."""
+        space, score_input = self._space, self._score_input
         number = len(option)
         row, job = np.nonzero(option >= 0)
         chosen, size = option[row, job], batch[row, job]
-        moved = (chosen != stakes.now_option[job]) | (size != stakes.now_batch[job])
-        pause = stakes.restart_s[job] * moved * stakes.fresh[job]
+        moved = (chosen != score_input.now_option[job]) | (size != score_input.now_batch[job])
+        pause = score_input.restart_s[job] * moved * score_input.fresh[job]
         end = space.seconds[job, chosen, size] + pause
-        gpus = space.gpus[chosen] * stakes.value[space.pool[chosen]]
-        cost = np.bincount(row, weights=stakes.weight[job] * end, minlength=number).astype(float)
-        if stakes.price:
-            cost += stakes.price * np.bincount(row, weights=gpus * end, minlength=number)
+        gpus = space.gpus[chosen] * score_input.value[space.pool[chosen]]
+        cost = np.bincount(row, weights=score_input.weight[job] * end, minlength=number).astype(
+            float
+        )
+        if score_input.price:
+            cost += score_input.price * np.bincount(row, weights=gpus * end, minlength=number)
         if space.keep.any():
             cost += _FORBIDDEN * (option[:, space.keep] < 0).sum(axis=1)
         queue = option[:, self._order] < 0
@@ -96,10 +100,13 @@ class Score:
             taken = np.bincount(row, weights=gpus, minlength=number)
             idle = np.maximum(self._total - taken, 0.0)
             start = self._starts(row, end, gpus, idle, queue)
-            job_s = stakes.alone_s[self._order] + (stakes.restart_s * stakes.fresh)[self._order]
-            start = np.maximum(start, stakes.round_s)
-            weighted = stakes.weight[self._order] * (start + job_s)
-            weighted += stakes.price * stakes.work[self._order]
+            job_s = (
+                score_input.alone_s[self._order]
+                + (score_input.restart_s * score_input.fresh)[self._order]
+            )
+            start = np.maximum(start, score_input.round_s)
+            weighted = score_input.weight[self._order] * (start + job_s)
+            weighted += score_input.price * score_input.work[self._order]
             cost += np.where(queue, weighted, 0.0).sum(axis=1)
         return cost
 
@@ -111,13 +118,13 @@ class Score:
         idle: FloatArray,
         queue: BoolArray,
     ) -> FloatArray:
-        """(P, W) s until a waiting job starts, were it waiting."""
-        stakes, number = self._stakes, len(idle)
+        """(P, W) s until each job of the queue would start if it waited."""
+        score_input, number = self._score_input, len(idle)
         every = np.arange(number)
-        bound = len(stakes.bound_s)
+        bound = len(score_input.bound_s)
         rows = np.concatenate([every, row, np.repeat(every, bound)])
-        time = np.concatenate([np.zeros(number), end, np.tile(stakes.bound_s, number)])
-        gain = np.concatenate([idle, gpus, np.tile(stakes.bound_gpus, number)])
+        time = np.concatenate([np.zeros(number), end, np.tile(score_input.bound_s, number)])
+        gain = np.concatenate([idle, gpus, np.tile(score_input.bound_gpus, number)])
         order = np.lexsort((time, rows))
         rows, time, gain = rows[order], np.minimum(time[order], _NEVER), gain[order]
         first = np.searchsorted(rows, every)
@@ -129,7 +136,7 @@ class Score:
         done[first] = 0.0
         done = np.cumsum(done)
         done -= done[first][rows]
-        work = np.where(queue, stakes.work[self._order][None, :], 0.0)
+        work = np.where(queue, score_input.work[self._order][None, :], 0.0)
         ahead = np.cumsum(work, axis=1) - work
         span = max(float(done.max()), float(ahead.max())) * 1.01 + 1.0
         asked = (ahead + every[:, None] * span).ravel()

@@ -1,4 +1,4 @@
-"""The settings of the ones policy, read from ``View.options``."""
+"""The options of the ones policy, read from ``View.options``."""
 
 from typing import Annotated, Literal
 

@@ -10,7 +10,7 @@ from slurm_hadar.policies.record import Policy
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round; running jobs keep their place."""
+    """One round. Running jobs keep their placements."""
     jobs = view.jobs
     order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, -jobs.priority)).tolist()
     return serve(view, order, strict=True), dict(state)

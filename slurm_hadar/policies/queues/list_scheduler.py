@@ -1,4 +1,4 @@
-"""List scheduling for the baselines: jobs in turn, each on the best free place, no job moves."""
+"""List scheduling for the baselines: jobs in turn, each on its best free nodes; no job moves."""
 
 from collections.abc import Sequence
 
@@ -19,24 +19,24 @@ from slurm_hadar.policies.ends import ends
 
 
 def seconds_left(view: View) -> FloatArray:
-    """(J, R, C) time left on each type and count, s; inf where the job cannot run so."""
+    """(J, R, C) seconds left on each type and count; inf if the job cannot run there."""
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = view.jobs.left[:, None, None] / view.jobs.rate
     return np.where(view.jobs.rate > 0, seconds, np.inf)
 
 
 def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
-    """Place the jobs in this order on the type where they end first, at their least count.
+    """Place the jobs in this order, each with its least count on the type where it ends first.
 
     Running jobs keep what they hold. ``strict``: no job overtakes one that does not fit.
     """
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
     jobs, pools = view.jobs, resource_pools(view)
-    room = FreeCapacity(view, pools)
+    free_capacity = FreeCapacity(view, pools)
     needs, held = demands_of(view), held_allocations(view, pools)
-    for job, parts in held.items():
-        room.take(parts, needs[job])
+    for job, allocation in held.items():
+        free_capacity.take(allocation, needs[job])
     seconds = seconds_left(view)
     placements: dict[str, Placement] = {}
     waiting: dict[str, str] = {}
@@ -49,21 +49,21 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         if blocked:
             waiting[id_] = f"waits behind job {blocked}, which comes first"
             continue
-        parts, time, short = _find(view, room, job, seconds[job], needs[job])
-        if parts:
-            room.take(parts, needs[job])
-            why = f"{place + 1} of {len(order)} in turn, {ends(view, job, time)}"
-            placements[id_] = placement_of(view, pools, parts, why)
+        allocation, time, shortage = _find(view, free_capacity, job, seconds[job], needs[job])
+        if allocation:
+            free_capacity.take(allocation, needs[job])
+            reason = f"{place + 1} of {len(order)} in turn, {ends(view, job, time)}"
+            placements[id_] = placement_of(view, pools, allocation, reason)
         else:
-            waiting[id_] = short
+            waiting[id_] = shortage
             blocked = id_ if strict and np.isfinite(seconds[job]).any() else ""
     return Plan(placements, waiting)
 
 
 def _find(
-    view: View, room: FreeCapacity, job: int, seconds: FloatArray, need: Demand
+    view: View, free_capacity: FreeCapacity, job: int, seconds: FloatArray, need: Demand
 ) -> tuple[Allocation, float, str]:
-    jobs, pools = view.jobs, room.pools
+    jobs, pools = view.jobs, free_capacity.pools
     columns = np.isfinite(seconds).any(axis=0)
     if not columns.any():
         return (), 0.0, "no GPU type and count that it can run with"
@@ -75,10 +75,10 @@ def _find(
             continue
         usable = [p for p in pools.of_type[kind] if jobs.groups[job, pools.pool_group[p]]]
         open_ += usable
-        found = (room.one_node(pool, count, need) for pool in usable)
-        parts = next((p for p in found if p is not None), None)
-        if parts is None and most > 1 and usable:
-            parts = room.several_nodes(tuple(usable), count, need, most)
-        if parts is not None:
-            return parts, float(seconds[kind, column]), ""
-    return (), 0.0, f"short of {room.shortage(open_, count, need, most)}"
+        found = (free_capacity.one_node(pool, count, need) for pool in usable)
+        allocation = next((p for p in found if p is not None), None)
+        if allocation is None and most > 1 and usable:
+            allocation = free_capacity.several_nodes(tuple(usable), count, need, most)
+        if allocation is not None:
+            return allocation, float(seconds[kind, column]), ""
+    return (), 0.0, f"short of {free_capacity.shortage(open_, count, need, most)}"

@@ -1,4 +1,4 @@
-"""Shortest remaining time first: a baseline. The time is that on the job's best GPUs."""
+"""Shortest remaining time first: a baseline. The time is that on the job's fastest GPUs."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from slurm_hadar.policies.record import Policy, Trait
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round; running jobs keep their place, a job that does not fit is overtaken."""
+    """One round. Running jobs keep their placements; jobs overtake those that do not fit."""
     shortest = seconds_left(view).min(axis=(1, 2), initial=np.inf)
     order = np.lexsort((np.arange(len(shortest)), view.jobs.arrival_s, shortest)).tolist()
     return serve(view, order, strict=False), dict(state)

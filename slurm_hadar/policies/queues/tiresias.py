@@ -1,10 +1,10 @@
-"""Tiresias, two-dimensional least attained service (2D-LAS): a baseline that knows no lengths.
+"""Tiresias, two-dimensional least attained service (2D-LAS): a baseline that knows no run times.
 
-Gu et al., NSDI 2019; recalled: a job's attained service is its GPUs x time; it sinks from queue to
-queue as that passes limits; higher queues first, first in first out inside; preemption at each
-decision. The limits are those of its authors' simulator (3,250, 7,200 and 18,000 GPU-seconds,
-recalled); the promotion of starving jobs is left out, as it is off there by default. Ours: types
-differ here, so a job takes the free type that is fastest for it and stays there until preempted.
+Gu et al., NSDI 2019; recalled: attained service is GPUs x time; a job moves down from queue to
+queue as it passes limits; higher queues go first, in order of arrival within a queue; preemption at
+each decision. The limits are those of the authors' simulator (3,250, 7,200 and 18,000 GPU-seconds,
+recalled). The promotion of starving jobs is left out: it is off there by default. Ours: since types
+differ, a job takes the free type that is fastest for it and stays there until preempted.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from slurm_hadar.policies.queues.list_scheduler import seconds_left, serve
 from slurm_hadar.policies.record import Policy, Trait
 
 QUEUES = (3250.0, 7200.0, 18000.0)
-"""Rising, in GPU-seconds: those of the simulator of Tiresias's authors (recalled)."""
+"""Limits in GPU-seconds, ascending: those of the simulator of Tiresias's authors (recalled)."""
 
 
 def _limits(text: str) -> tuple[float, ...]:
@@ -31,15 +31,15 @@ def _limits(text: str) -> tuple[float, ...]:
 
 
 def _rising(text: object) -> str:
-    said = ",".join(f"{limit:g}" for limit in QUEUES) if text is None else str(text)
-    limits = _limits(said)
+    normalised = ",".join(f"{limit:g}" for limit in QUEUES) if text is None else str(text)
+    limits = _limits(normalised)
     if not limits or not all(0 < a < 1e18 for a in limits) or list(limits) != sorted(set(limits)):
         raise ValueError("not rising limits in GPU-seconds, such as 3250,7200,18000")
-    return said
+    return normalised
 
 
 class QueueOptions(PolicyOptions):
-    """Queues of attained service."""
+    """The queues of attained service."""
 
     queues: Annotated[str, BeforeValidator(_rising)] = "3250,7200,18000"
     """The limits of the queues, rising, in GPU-seconds, as text with commas."""
@@ -51,24 +51,24 @@ class QueueOptions(PolicyOptions):
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for limits that cannot be understood."""
+    """One round. Raises :class:`UsageError` for invalid limits."""
     limits = QueueOptions.read(view.options).limits
     jobs = view.jobs
     if not jobs.ids:
         return serve(view, (), strict=False), dict(state)
     queue = np.searchsorted(np.asarray(limits), jobs.attained, side="right")
     order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, queue))
-    first = _first(view, order)
+    first = _served_first(view, order)
     stopped = jobs.running & jobs.movable & ~first
     held = jobs.held[~stopped[jobs.held[:, 0]]] if len(jobs.held) else jobs.held
-    # Who is stopped may have what the others leave, behind them.
+    # Stopped jobs come after the others, and may get what those leave.
     order = np.concatenate([order[first[order]], order[~first[order]]])
-    cut = replace(view, jobs=replace(jobs, held=held, running=jobs.running & ~stopped))
-    return serve(cut, order.tolist(), strict=False), dict(state)
+    shown = replace(view, jobs=replace(jobs, held=held, running=jobs.running & ~stopped))
+    return serve(shown, order.tolist(), strict=False), dict(state)
 
 
-def _first(view: View, order: IntArray) -> BoolArray:
-    """(J,) whom the GPUs suffice for in this order, types counted apart, nodes not looked at."""
+def _served_first(view: View, order: IntArray) -> BoolArray:
+    """(J,) jobs for which the GPUs suffice in this order, counted per type, nodes ignored."""
     jobs = view.jobs
     chosen: BoolArray = jobs.running & ~jobs.movable
     left = view.nodes.gpus.sum(axis=0).tolist()

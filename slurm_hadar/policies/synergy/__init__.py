@@ -1,4 +1,4 @@
-"""Synergy: CPUs and memory beside the GPUs are given by need (Mohan et al., arXiv 2110.06073).
+"""Synergy: CPUs and memory are assigned by need (Mohan et al., arXiv 2110.06073).
 
-``tune``, ``opt`` and ``proportional`` are policies; ``completing`` serves other policies.
+``tune``, ``opt`` and ``proportional`` are policies; ``completion`` serves other policies.
 """

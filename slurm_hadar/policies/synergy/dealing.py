@@ -1,8 +1,8 @@
-"""CPUs and memory of some jobs dealt anew: a knapsack with several choices for each job. Ours.
+"""Deals CPUs and memory to jobs again: a multiple-choice knapsack. Ours.
 
-Each job starts with its fair share. What is beyond it goes in steps, the most worth per
-price first, along each job's concave hull as is usual for such knapsacks. A job on several nodes
-takes from all of them. CPUs and memory have no common price, so a few are tried.
+Each job starts with its fair share. The rest is dealt in steps, largest worth per price first,
+along the concave hull of each job, as usual for such knapsacks. A job on several nodes takes from
+all of them. CPUs and memory have no common price, so several price ratios are tried.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from itertools import pairwise
 
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.policies.allocation import Allocation, Demand
-from slurm_hadar.policies.synergy.demands import SAME
-from slurm_hadar.policies.synergy.placing import Given, Placing
+from slurm_hadar.policies.synergy.demand_grid import SAME
+from slurm_hadar.policies.synergy.tune_placer import Assignment, TunePlacer
 
 _SLACK = 1e-3
 _TINY = 1e-9
 _PRICES = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))
-"""Of CPUs and of memory, for as much as a GPU's fair share: both scarce, or one of them."""
+"""Prices of CPUs and of memory, each for the fair share of a GPU: both scarce, or one of them."""
 _AHEAD_S = 3600.0
-"""What a job gains is counted for so long at the most: then others have come and gone."""
+"""The gain of a job counts for at most this time, s: later, other jobs have come and gone."""
 
 Left = dict[int, list[float]]
-"""CPUs and MB that are free, by node."""
+"""Node -> free CPUs and MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcePoint:
-    """What a job may have, and what that is worth: work of the next while, in GPU-seconds at the
-    speed that it asks for, less its restart where it has other things now."""
+    """CPUs and memory that a job may have. ``worth``: its work in the near future, in GPU-seconds
+    at the speed of its request, less a restart if it changes."""
 
     need: Demand
     factor: float
@@ -37,7 +37,7 @@ class ResourcePoint:
 
 @dataclass(frozen=True, slots=True)
 class ResourceStep:
-    """From one point of a job to a better one."""
+    """A step from one point of a job to a better one."""
 
     ratio: float
     """Worth per price."""
@@ -46,13 +46,13 @@ class ResourceStep:
 
 @dataclass(frozen=True, slots=True)
 class Sharer:
-    """A job that takes part, where it is or where it might be. ``points``: the fair share first;
-    ``falling``: the most worth first; ``ladders``: steps per price."""
+    """A job that takes part, on its present or a possible allocation. ``points``: the fair share
+    first; ``falling``: points by descending worth; ``ladders``: steps for each price ratio."""
 
-    given: Given
-    parts: Allocation
+    assignment: Assignment
+    allocation: Allocation
     counts: tuple[tuple[int, int], ...]
-    """(node, GPUs)"""
+    """(node, GPUs) pairs."""
     points: tuple[ResourcePoint, ...]
     falling: tuple[int, ...]
     ladders: tuple[tuple[ResourceStep, ...], ...]
@@ -60,7 +60,7 @@ class Sharer:
 
 @dataclass(frozen=True, slots=True)
 class SharedResources:
-    """``chosen``: per sharer its point; ``worth`` of all of them."""
+    """``chosen``: the point of each sharer; ``worth``: of all together."""
 
     worth: float
     chosen: tuple[int, ...]
@@ -71,59 +71,65 @@ _Choices = tuple[tuple[ResourcePoint, ...], tuple[int, ...], tuple[tuple[Resourc
 
 @dataclass(frozen=True)
 class Dealer:
-    """Deals on the nodes of ``placing``. ``options``: job -> (O, 3) CPUs, MB and factor of what it
-    may have. ``unit`` (2,): CPUs and MB that count alike, the fair share of a GPU."""
+    """Deals on the nodes of ``placer``. ``options``: job -> (O, 3) CPUs, MB and factor that it may
+    have. ``unit`` (2,): CPUs and MB that count the same, the fair share of a GPU."""
 
-    placing: Placing
+    placer: TunePlacer
     options: Mapping[int, FloatArray]
     unit: FloatArray
     _known: dict[tuple[int, bool], _Choices] = field(default_factory=dict)
 
-    def deals_with(self, given: Given) -> bool:
-        """Whether the CPUs and the memory of a job may be changed."""
-        return not given.fixed and given.wish.job in self.options
+    def deals_with(self, assignment: Assignment) -> bool:
+        """Whether the CPUs and memory of a job may change."""
+        return not assignment.fixed and assignment.demand.job in self.options
 
     def sharers(self, node: int) -> list[Sharer]:
-        """Those on a node whose CPUs and memory may be changed."""
-        return [self.sharer(one) for one in self.placing.on(node) if self.deals_with(one)]
+        """The jobs of a node whose CPUs and memory may change."""
+        return [self.sharer(one) for one in self.placer.on(node) if self.deals_with(one)]
 
-    def sharer(self, given: Given, parts: Allocation | None = None) -> Sharer:
-        """A job where it is, or in other ``parts``."""
-        where = given.parts if parts is None else parts
-        stays = set(where) == set(given.wish.own)
-        key = (given.wish.job, stays)
+    def sharer(self, assignment: Assignment, allocation: Allocation | None = None) -> Sharer:
+        """A job on its present or on another ``allocation``."""
+        where = assignment.allocation if allocation is None else allocation
+        stays = set(where) == set(assignment.demand.own)
+        key = (assignment.demand.job, stays)
         if key not in self._known:
-            points = self._points(given, stays)
+            points = self._points(assignment, stays)
             falling = sorted(range(len(points)), key=lambda at: -points[at].worth)
             ladders = tuple(self._ladder(points, price) for price in _PRICES)
             self._known[key] = points, tuple(falling), ladders
         counts: dict[int, int] = {}
         for slot, count in where:
-            node = self.placing.pools.node_of[slot]
+            node = self.placer.pools.node_of[slot]
             counts[node] = counts.get(node, 0) + count
-        return Sharer(given, where, tuple(counts.items()), *self._known[key])
+        return Sharer(assignment, where, tuple(counts.items()), *self._known[key])
 
     def worth(self, there: Sequence[Sharer]) -> float:
-        """Of what these jobs have been given so far, where they are."""
+        """The total worth of what these jobs have now."""
         return sum(
-            _worth(given, set(given.parts) == set(given.wish.own), given.need, given.factor)
-            for given in (one.given for one in there)
+            _worth(
+                assignment,
+                set(assignment.allocation) == set(assignment.demand.own),
+                assignment.need,
+                assignment.factor,
+            )
+            for assignment in (one.assignment for one in there)
         )
 
     def free(self, there: Sequence[Sharer]) -> Left:
-        """What would be free on their nodes, were none of these jobs there."""
+        """What would be free on their nodes without these jobs."""
         found: Left = {}
-        for given in (one.given for one in there):
-            for slot, count in given.parts:
+        for assignment in (one.assignment for one in there):
+            for slot, count in assignment.allocation:
                 both = found.setdefault(
-                    self.placing.pools.node_of[slot], list(self.placing.room.cpus_and_memory(slot))
+                    self.placer.pools.node_of[slot],
+                    list(self.placer.free_capacity.cpus_and_memory(slot)),
                 )
-                both[0] += count * given.need.cpus
-                both[1] += count * given.need.mem_mb
+                both[0] += count * assignment.need.cpus
+                both[1] += count * assignment.need.mem_mb
         return found
 
     def deal(self, there: Sequence[Sharer], free: Left) -> SharedResources | None:
-        """The best that was found for them; None: not even their fair shares fit."""
+        """The best assignment found for these jobs; None if not even their fair shares fit."""
         base = {node: list(both) for node, both in free.items()}
         for one in there:
             _use(base, one, one.points[0].need)
@@ -133,12 +139,12 @@ class Dealer:
         return max(found, key=lambda one: one.worth)
 
     def give(self, there: Sequence[Sharer], dealt: SharedResources) -> None:
-        """Put these jobs in their places, with what was dealt."""
+        """Apply an assignment: place these jobs with what was dealt."""
         for one in there:
-            self.placing.lift(one.given)
+            self.placer.lift(one.assignment)
         for one, at in zip(there, dealt.chosen, strict=True):
             point = one.points[at]
-            self.placing.put(one.given, one.parts, point.need, point.factor)
+            self.placer.put(one.assignment, one.allocation, point.need, point.factor)
 
     def _dealt(self, there: Sequence[Sharer], base: Left, price: int) -> SharedResources:
         left = {node: list(both) for node, both in base.items()}
@@ -150,7 +156,7 @@ class Dealer:
         )
         for _, row, to in steps:
             _raise(left, there, chosen, row, to)
-        # What the hull leaves out may still fit.
+        # Points below the hull may still fit.
         for row, one in enumerate(there):
             better = one.points[chosen[row]].worth + SAME
             for at in one.falling:
@@ -159,22 +165,22 @@ class Dealer:
         worth = sum(one.points[at].worth for one, at in zip(there, chosen, strict=True))
         return SharedResources(worth, tuple(chosen))
 
-    def _points(self, given: Given, stays: bool) -> tuple[ResourcePoint, ...]:
-        wish = given.wish
-        found = [(wish.fair, wish.floor)]
-        if stays and wish.present_factor >= wish.floor - SAME:
-            found.append((wish.present, wish.present_factor))
-        for cpus, mem, factor in self.options[wish.job].tolist():
+    def _points(self, assignment: Assignment, stays: bool) -> tuple[ResourcePoint, ...]:
+        demand = assignment.demand
+        found = [(demand.fair, demand.floor)]
+        if stays and demand.present_factor >= demand.floor - SAME:
+            found.append((demand.present, demand.present_factor))
+        for cpus, mem, factor in self.options[demand.job].tolist():
             found.append((Demand(round(cpus, 6), round(mem, 3)), factor))
-        return tuple(ResourcePoint(n, f, _worth(given, stays, n, f)) for n, f in found)
+        return tuple(ResourcePoint(n, f, _worth(assignment, stays, n, f)) for n, f in found)
 
     def _ladder(
         self, points: Sequence[ResourcePoint], price: tuple[float, float]
     ) -> tuple[ResourceStep, ...]:
-        """Along the upper hull of worth over price, from the fair share on.
+        """Steps along the upper hull of worth over price, from the fair share on.
 
-        The worth is of all GPUs, the price of one: large jobs come first. They are often on several
-        nodes, and what they need on each of them is there only until the small ones have taken it.
+        Worth is for all GPUs and price for one, so large jobs come first: they are often on several
+        nodes, where what they need is free only until small jobs have taken it.
         """
         each = [part / max(float(of), _TINY) for part, of in zip(price, self.unit, strict=True)]
         first = points[0]
@@ -199,11 +205,11 @@ class Dealer:
         return tuple(ResourceStep(_slope(a, b), b[2]) for a, b in pairwise(hull))
 
 
-def _worth(given: Given, stays: bool, need: Demand, factor: float) -> float:
-    wish = given.wish
-    lost = 0.0 if not wish.own or (stays and need == wish.present) else wish.restart_s
-    gpus = sum(count for _, count in given.parts)
-    return factor * max(0.0, min(_AHEAD_S, wish.seconds) - lost) * gpus
+def _worth(assignment: Assignment, stays: bool, need: Demand, factor: float) -> float:
+    demand = assignment.demand
+    lost = 0.0 if not demand.own or (stays and need == demand.present) else demand.restart_s
+    gpus = sum(count for _, count in assignment.allocation)
+    return factor * max(0.0, min(_AHEAD_S, demand.seconds) - lost) * gpus
 
 
 def _slope(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
@@ -211,7 +217,7 @@ def _slope(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
 
 
 def _use(left: Left, one: Sharer, need: Demand, less: Demand | None = None) -> None:
-    """Take what a job needs ``less`` what it has had."""
+    """Subtract the demand of a job; ``less``: its former demand, which is given back."""
     cpus, mem = (
         need.cpus - (less.cpus if less else 0.0),
         need.mem_mb - (less.mem_mb if less else 0.0),
@@ -222,7 +228,7 @@ def _use(left: Left, one: Sharer, need: Demand, less: Demand | None = None) -> N
 
 
 def _raise(left: Left, there: Sequence[Sharer], chosen: list[int], row: int, to: int) -> bool:
-    """Give a job another point, where that fits on all of its nodes."""
+    """Give a job another point if it fits on all of its nodes."""
     one = there[row]
     has, then = one.points[chosen[row]].need, one.points[to].need
     cpus, mem = then.cpus - has.cpus, then.mem_mb - has.mem_mb

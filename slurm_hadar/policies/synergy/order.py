@@ -1,4 +1,4 @@
-"""Who has GPUs in this round, and of which type: the queue in the order that is asked for."""
+"""The jobs that get GPUs in this round, and of which type: the queue in the configured order."""
 
 from dataclasses import dataclass
 
@@ -12,20 +12,20 @@ from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A job with its GPUs: one type, and how many."""
+    """A job with its GPUs: one type, and a count."""
 
     job: int
     kind: int
     gpus: int
     seconds: float
-    """Time left on these GPUs at the speed that it asks for, s."""
+    """Seconds left on these GPUs at the speed of what the job requests."""
 
 
 @dataclass(frozen=True)
 class OrderedJobs:
-    """``order`` (J,) all jobs, the first to go first. ``pinned``: jobs that keep what they hold.
-    ``picks``: whom the GPUs suffice for, in order, nodes not looked at. ``others``: the rest of
-    those that could run at all, in order."""
+    """``order`` (J,): all jobs, first to go first. ``pinned``: jobs that keep what they hold.
+    ``picks``: jobs for which the GPUs suffice, in order, nodes ignored. ``others``: the other jobs
+    that could run at all, in order."""
 
     order: IntArray
     pinned: tuple[int, ...]
@@ -45,11 +45,11 @@ def queue_of(view: View, settings: SynergyOptions) -> OrderedJobs:
     left = view.nodes.gpus.sum(axis=0).tolist()
     pinned = [
         job
-        for job, parts in held.items()
-        # Copies and mixed types are for others to move.
+        for job, allocation in held.items()
+        # This policy does not move copies or mixed types.
         if not jobs.movable[job]
-        or len({kind for kind, _ in parts}) > 1
-        or sum(count for _, count in parts) not in view.counts
+        or len({kind for kind, _ in allocation}) > 1
+        or sum(count for _, count in allocation) not in view.counts
     ]
     for job in pinned:
         for kind, count in held[job]:

@@ -1,4 +1,4 @@
-"""GPU-proportional: every job has its GPUs' part of the node's CPUs and memory, the baseline.
+"""GPU-proportional: each job has its GPUs' share of the node's CPUs and memory; the baseline.
 
 Otherwise as Synergy's TUNE, with the same options.
 """
@@ -6,16 +6,16 @@ Otherwise as Synergy's TUNE, with the same options.
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.record import Policy, Trait
-from slurm_hadar.policies.synergy.completing import wrapped
+from slurm_hadar.policies.synergy.completion import decide_wrapped
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    """One round. Raises :class:`UsageError` for an invalid option."""
     settings = SynergyOptions.read(view.options)
     if settings.wrap:
-        return wrapped(view, state, settings, proportional=True)
+        return decide_wrapped(view, state, settings, proportional=True)
     return decide_round(view, settings, proportional=True), dict(state)
 
 

@@ -1,4 +1,4 @@
-"""The settings of the Synergy policies, read from ``View.options``."""
+"""The options of the Synergy policies, read from ``View.options``."""
 
 from typing import Annotated, Literal, get_args
 

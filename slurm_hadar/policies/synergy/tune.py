@@ -1,23 +1,23 @@
-"""Synergy-TUNE: jobs in turn, best case first, fair share where that does not fit.
+"""Synergy-TUNE: jobs in turn, best case first, fair share if that does not fit.
 
-Mohan et al., arXiv 2110.06073; verified in its code (``_tune`` of its cluster). Any order can be
-had (option ``order``), and any other policy's GPUs (option ``wrap``). No job is slower than with
-its fair share. Options: those of :class:`.settings.Settings`.
+Mohan et al., arXiv 2110.06073; verified in its code (``_tune`` of its cluster). Ours: any order
+(option ``order``), and the GPUs of any other policy (option ``wrap``). No job is slower than with
+its fair share. Options: :class:`.settings.SynergyOptions`.
 """
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.record import Policy, Trait
-from slurm_hadar.policies.synergy.completing import wrapped
+from slurm_hadar.policies.synergy.completion import decide_wrapped
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
+    """One round. Raises :class:`UsageError` for an invalid option."""
     settings = SynergyOptions.read(view.options)
     if settings.wrap:
-        return wrapped(view, state, settings)
+        return decide_wrapped(view, state, settings)
     return decide_round(view, settings), dict(state)
 
 

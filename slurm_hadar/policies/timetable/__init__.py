@@ -1,1 +1,1 @@
-"""Our own: all the work planned ahead, followed round by round."""
+"""Our own policy: it plans all work ahead and follows the plan round by round."""

@@ -1,22 +1,24 @@
-"""Jobs of which too little is known to plan them to the end, and what follows for their places.
+"""Jobs about which too little is known to plan them to the end, and how they are placed.
 
-A job is in doubt while a count of GPUs that may be its fastest has not been tried, or while its
-work is an assumption. A plan of all its work is then a guess. So
+A job is *in doubt* while a GPU count that may be its fastest is untried, or while its work is an
+assumption. A plan of all its work is then a guess. Therefore
 
-- it grows step by step, and an untried speed counts for what it may well be;
-- a gang gets one node though smaller jobs must change theirs, as speeds apart are not known;
-- the horizon is farther.
+- it grows step by step, and an untried speed counts with an optimistic estimate;
+- a gang gets one node even if smaller jobs must change nodes for it, as its speed on several nodes
+  is unknown;
+- the horizon is longer.
 
-Besides, the plan does not decide over jobs whose work is an assumption, nor, while all jobs
-together need no more than half of the GPUs, over those with a count or type that was not tried:
+In addition the plan does not decide for jobs whose work is an assumption nor, while all jobs
+together need at most half of the GPUs, for those with an untried count or type. For these jobs
+*without a plan*
 
-- the next restart is judged by those before and not by the time over which it would pay;
-- more speed counts for less the faster the job is, and the more GPU time it still needs or, where
-  the work is an assumption, has had; a need that decides when all the work ends counts in full;
+- the next restart is judged by past restarts, not by the time over which it would pay;
+- additional speed has diminishing value, and a job counts for less the more GPU time it still needs
+  or, if its work is an assumption, has had; a job that determines the makespan counts in full;
 - no job is stopped for others to have more while there is a GPU for each;
-- none goes before another by the need or the time that the plan has for it.
+- none goes first because of the need or the time that the plan has for it.
 
-Where all is known nothing of this applies.
+If all counts and all work are known, none of this applies.
 """
 
 from dataclasses import dataclass
@@ -28,21 +30,22 @@ from slurm_hadar.policies.allocation import ResourcePools
 from slurm_hadar.policies.timetable.work import Options
 
 _GROWS = 2
-"""A job may get this many times the most GPUs that it was tried on (as in Sia, SOSP 2023)."""
+"""A job may get this many times the most GPUs on which it has been tried (as in Sia, SOSP 2023)."""
 _TRIED_S = 300.0
-"""A job that reports nothing counts as tried where it has trained for so long."""
+"""A count of a job that reports nothing counts as tried after this training time, s."""
 _MOST_ERROR = 1.0
-"""Of an untried rate, logarithm: beyond that it says nothing."""
+"""Largest error of an untried rate that is used (of its logarithm)."""
 _MOST_NEEDED = 0.5
-"""Part of the GPUs that all jobs need at the fewest, up to which counts may be tried; above it the
-plan knows better which job should wait."""
+"""Counts may be tried while the fewest GPUs that all jobs need are at most this fraction of the
+GPUs; above it the plan knows better which job should wait."""
 _FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """``job`` (J,): in doubt. ``work`` (J,): as its work is an assumption. ``unplanned`` (J,): the
-    plan does not decide over it. ``reach`` (J,): most GPUs that it may have now."""
+    """``job`` (J,): in doubt. ``work`` (J,): in doubt because its work is an assumption.
+    ``unplanned`` (J,): the plan does not decide for it. ``reach`` (J,): most GPUs that it may have
+    now."""
 
     job: BoolArray
     work: BoolArray
@@ -51,13 +54,13 @@ class Doubt:
 
     @property
     def share(self) -> float:
-        """Part of the jobs that are in doubt."""
+        """Fraction of the jobs that are in doubt."""
         return float(self.job.mean()) if len(self.job) else 0.0
 
 
 def doubt_of(view: View, pools: ResourcePools, options: Options) -> Doubt:
-    """What was not tried, by ``JobArrays.known``: a count tried on one type counts for all types,
-    and what a job has trained on for a while counts as tried. O(J x O)."""
+    """The doubt by ``JobArrays.known``. A count tried on one type counts for all types, and a count
+    on which a job has trained for a while counts as tried. O(J x O)."""
     jobs, number = view.jobs, len(view.jobs.ids)
     unknown = np.zeros(number, dtype=bool)
     if jobs.prospects is not None:
@@ -83,9 +86,10 @@ def doubt_of(view: View, pools: ResourcePools, options: Options) -> Doubt:
     return Doubt(untried | unplanned, unknown, unplanned, reach)
 
 
-def hopeful(view: View, rate: FloatArray, curiosity: float) -> FloatArray:
-    """(J, R, C) rates with what a trial may teach: one that was not tried counts for ``curiosity``
-    standard deviations more than is expected, and for less of that the less work is left."""
+def optimistic_rates(view: View, rate: FloatArray, curiosity: float) -> FloatArray:
+    """(J, R, C) rates in samples/s with the value of trying: an untried rate counts for
+    ``curiosity`` standard deviations more than expected, and for less of that the less work is
+    left."""
     jobs = view.jobs
     if jobs.prospects is None or not curiosity:
         return rate
@@ -99,11 +103,11 @@ def hopeful(view: View, rate: FloatArray, curiosity: float) -> FloatArray:
 
 
 def restart_factor(view: View) -> FloatArray:
-    """(J,) part of its speed that any other place keeps: max(age - n S, 0) / (age + S), with n
-    restarts of S s so far (Sia, SOSP 2023).
+    """(J,) fraction of its speed that another placement would keep: max(age - n S, 0) / (age + S),
+    with n restarts of S s so far (Sia, SOSP 2023).
 
-    It is the part of its time that a job would have had for training, had it begun with all these
-    restarts and one more: who was moved often must gain much by the next move.
+    It is the fraction of time for training that a job would have had with all these restarts and
+    one more. A job that has moved often must gain much by the next move.
     """
     jobs = view.jobs
     restarts = jobs.prospects.restarts if jobs.prospects is not None else np.zeros(len(jobs.ids))
@@ -117,9 +121,9 @@ def restart_factor(view: View) -> FloatArray:
 def concave(options: Options, power: float, part: FloatArray | None = None) -> FloatArray:
     """(J, O) factors on a value in proportion to speed; 1 on the slowest option of each job.
 
-    A speed x times that of the slowest is worth 1 + (x^a - 1) / a times as much, x >= 1 and
-    a <= 1: 1 is in proportion, 0 the logarithm. So each further GPU, and a faster one, is worth
-    less than the one before. ``part`` (J, O): of its speed that an option keeps, as by
+    A speed of x times the slowest counts as 1 + (x^a - 1) / a, for x >= 1 and a <= 1; a = 1 is
+    proportional, a = 0 the logarithm. So each further GPU, and a faster one, adds less than the one
+    before. ``part`` (J, O): fraction of its speed that an option keeps, as by
     :func:`restart_factor`.
     """
     rest = np.ones(options.seconds.shape) if part is None else part
@@ -136,8 +140,8 @@ def concave(options: Options, power: float, part: FloatArray | None = None) -> F
 
 
 def alike_where_slowest(gain: FloatArray, weight: FloatArray, doubt: Doubt) -> None:
-    """Change ``gain`` (J, O): jobs without a plan are worth the same, but for their weights, where
-    they are slowest. What the work says of them :func:`need_factor` has."""
+    """Change ``gain`` (J, O): on their slowest options all jobs without a plan have the same gain,
+    up to their weights. Their work counts in :func:`need_factor`."""
     alike = np.flatnonzero(doubt.unplanned & (gain > 0).any(axis=1))
     if not len(alike):
         return
@@ -147,13 +151,13 @@ def alike_where_slowest(gain: FloatArray, weight: FloatArray, doubt: Doubt) -> N
 
 
 def need_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:
-    """(J,) what a job without a plan counts for: sqrt(m / (m + n)) with a need of n GPU-seconds, m
-    being the mean need of such jobs; 1 for the others.
+    """(J,) the factor of a job without a plan: sqrt(m / (m + n)), with its need of n GPU-seconds
+    and the mean need m of such jobs; 1 for other jobs.
 
-    The need is the least GPU time that the declared work still takes: shortest remaining time
-    first, by degrees. Where the work is an assumption it is the GPU time so far: who has had much
-    is likely to need much more, as work is heavy-tailed (least attained service first; Tiresias,
-    NSDI 2019). The root is ours: without it the few longest jobs wait for too long.
+    The need is the least GPU time for the remaining declared work: a soft form of shortest
+    remaining time first. If the work is an assumption, the need is the GPU time so far, since work
+    is heavy-tailed: a job that has had much is likely to need much more (least attained service
+    first; Tiresias, NSDI 2019). The root is ours; without it the few longest jobs wait too long.
     """
     rest = np.where(np.isfinite(options.seconds), options.seconds * options.gpus, np.inf)
     least = rest.min(axis=1, initial=np.inf)
@@ -168,8 +172,8 @@ def need_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:
 
 
 def move_factor(view: View, options: Options, doubt: Doubt) -> FloatArray:
-    """(J, O) part of its speed that a running job without a plan keeps on an option; 1 where it
-    is."""
+    """(J, O) fraction of its speed that a running job without a plan keeps on an option; 1 on its
+    present option."""
     part = np.ones(options.seconds.shape)
     there = np.flatnonzero((options.now >= 0) & doubt.unplanned)
     part[there] = restart_factor(view)[there, None]

@@ -1,10 +1,10 @@
-"""Finish-time fairness as a part of the objective: the jobs of a user who is behind what an equal
-part of the cluster would have given count for more.
+"""Finish-time fairness as part of the objective: jobs of users who are behind an equal share of the
+cluster get more weight.
 
-**Finish-time fairness** rho = T / T_fair (Themis, NSDI 2020; as in Gavel, OSDI 2020), of users as
-in :mod:`slurm_hadar.simulator.fairness`: T is a job's JCT, T_fair what it would be on 1 / N of the
-GPUs of every type alone, N being the users that have jobs there times the jobs of this user. A
-user's rho is the sum of T over the sum of T_fair.
+**Finish-time fairness** rho = T / T_fair (Themis, NSDI 2020; as in Gavel, OSDI 2020), per user as
+in :mod:`slurm_hadar.simulator.fairness`: T is the JCT of a job, T_fair its JCT on 1 / N of the GPUs
+of each type alone, N being the number of users with jobs times the number of this user's jobs. The
+rho of a user is the sum of T over the sum of T_fair.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ from slurm_hadar.policies.timetable.doubt import Doubt
 from slurm_hadar.policies.timetable.work import Options
 
 _MOST = 10.0
-"""Beyond that, and below its inverse, a ratio says no more."""
+"""Ratios are clipped to this value and its inverse."""
 
 
 def finish_ratio(view: View, options: Options, doubt: Doubt) -> FloatArray:
-    """(J,) rho of each job's user over the jobs that are there, were each to run on its equal part
-    from now on: (age + what is left) over the whole work, as that part does them. 1 where no job of
-    the user has known work. O(J x O).
+    """(J,) rho of each job's user over the present jobs, if each ran on its equal share from now
+    on: (age + time left) over the time for the whole work on that share. 1 if no job of the user
+    has known work. O(J x O).
 
-    A job on g GPUs has c_r / (N g) of the time on each type r of c_r GPUs, scaled to at most all of
-    the time (as in Gavel's code), with the g that is fastest so.
+    A job on g GPUs has c_r / (N g) of the time on each type r with c_r GPUs, scaled to at most all
+    of the time (as in Gavel's code), with the g that is fastest on such a share.
     """
     jobs, counts = view.jobs, len(view.counts)
     if not options.seconds.size:
@@ -35,7 +35,7 @@ def finish_ratio(view: View, options: Options, doubt: Doubt) -> FloatArray:
     part = able * (options.capacity[options.pool] / options.gpus)[None, :] / parts[:, None]
     speed = part / np.where(able, options.seconds, 1.0)
     used, alone = (a.reshape(len(user), -1, counts).sum(axis=1) for a in (part, speed))
-    # Of what is left, per second.
+    # Fraction of the remaining work per second.
     fastest = (alone / np.maximum(used, 1.0)).max(axis=1)
     total = np.maximum(jobs.total, options.left)
     known = (fastest > 0) & ~doubt.work & np.isfinite(total) & (options.left > 0)

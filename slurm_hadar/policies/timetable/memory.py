@@ -1,4 +1,4 @@
-"""What the timetable policy remembers between rounds, as plain JSON, and for how long it holds."""
+"""The state of the timetable policy between rounds, as plain JSON, and how long it is valid."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,30 +12,30 @@ from slurm_hadar.policies.timetable.plan import Timetable
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.work import Options
 
-_VERSION = 1
+_VERSION = 2
 _NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
 class TimetableState:
-    """``laid``: option of each job that got a place by the last choice, made at ``chosen_s`` among
-    the jobs ``present``."""
+    """``chosen``: the option of each job that the last choice placed. That choice was made at
+    ``chosen_s`` among the jobs ``present``."""
 
     table: Timetable
-    laid: Mapping[str, int] = field(default_factory=dict)
+    chosen: Mapping[str, int] = field(default_factory=dict)
     present: tuple[str, ...] = ()
     chosen_s: float = -np.inf
 
 
 def pool_names(view: View, pools: ResourcePools) -> list[str]:
-    """What the options mean; a memory with other names is of no use."""
+    """Identifies the options; a state with other names is discarded."""
     rows = zip(pools.pool_type, pools.pool_group, pools.capacity, strict=True)
     names = [f"{view.types[kind]}/{group}/{gpus}" for kind, group, gpus in rows]
     return [*names, ",".join(str(count) for count in view.counts)]
 
 
-def keep(past: TimetableState, names: Sequence[str]) -> State:
-    """The memory as JSON."""
+def to_state(past: TimetableState, names: Sequence[str]) -> State:
+    """The state as JSON."""
     table = past.table
     return {
         "version": _VERSION,
@@ -52,15 +52,16 @@ def keep(past: TimetableState, names: Sequence[str]) -> State:
         "best_s": table.best_s.tolist(),
         "mix": _sparse(table.mix),
         "share": _sparse(table.share),
-        "laid": dict(past.laid),
+        "chosen": dict(past.chosen),
         "present": list(past.present),
         "chosen_s": past.chosen_s,
     }
 
 
-def recall(state: State, names: Sequence[str]) -> TimetableState | None:
-    """The memory, or None where there is none or the cluster has changed since."""
-    if state.get("version") != _VERSION or state.get("names") != list(names):
+def from_state(state: State, names: Sequence[str]) -> TimetableState | None:
+    """The state, or None if there is none or the cluster has changed. Reads version 1 too, in which
+    ``chosen`` had another name."""
+    if state.get("version") not in (1, _VERSION) or state.get("names") != list(names):
         return None
     kept = cast(dict[str, Any], state)
     ids = tuple(kept["ids"])
@@ -78,7 +79,8 @@ def recall(state: State, names: Sequence[str]) -> TimetableState | None:
         mix=_dense(kept["mix"]),
         share=_dense(kept["share"]),
     )
-    return TimetableState(table, kept["laid"], tuple(kept["present"]), float(kept["chosen_s"]))
+    chosen = kept["chosen" if kept["version"] == _VERSION else "laid"]
+    return TimetableState(table, chosen, tuple(kept["present"]), float(kept["chosen_s"]))
 
 
 def outdated(past: TimetableState, view: View, settings: TimetableOptions) -> bool:
@@ -94,12 +96,13 @@ def outdated(past: TimetableState, view: View, settings: TimetableOptions) -> bo
 def unchanged(
     past: TimetableState, view: View, options: Options, settings: TimetableOptions
 ) -> bool:
-    """Whether the last choice still stands: same jobs, all where they were put, not long ago."""
+    """Whether the last choice is still valid: same jobs, all on their chosen options, not too
+    old."""
     interval = settings.choose_every * (past.table.deadline_s - past.table.start_s)
     if view.now - past.chosen_s >= max(interval, view.round_s) or past.present != view.jobs.ids:
         return False
-    laid = np.array([past.laid.get(id_, -1) for id_ in view.jobs.ids], dtype=np.int64)
-    return bool(np.array_equal(laid, options.now))
+    chosen = np.array([past.chosen.get(id_, -1) for id_ in view.jobs.ids], dtype=np.int64)
+    return bool(np.array_equal(chosen, options.now))
 
 
 def _sparse(array: FloatArray) -> dict[str, object]:

@@ -1,5 +1,4 @@
-"""The nodes of a choice: a job that stays keeps its GPUs, the others are packed into what is
-left."""
+"""The nodes of a choice: jobs that stay keep their GPUs, the others are packed into the rest."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +8,18 @@ import numpy as np
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Allocation, FreeCapacity, ResourcePools
 from slurm_hadar.policies.timetable.choice import RoundChoice
-from slurm_hadar.policies.timetable.fewest import NodeMaker
+from slurm_hadar.policies.timetable.node_emptying import NodeEmptier
 from slurm_hadar.policies.timetable.work import Options
 
 
 @dataclass
 class PlacedJobs:
-    """``parts``: where the jobs run. ``short``: why those who were chosen have no place.
-    ``onto_idle``: the option of jobs that move onto GPUs that no choice needs."""
+    """``allocations``: of the placed jobs. ``unplaced``: why chosen jobs got no nodes.
+    ``onto_idle``: the option of jobs that move onto GPUs that the choice does not use."""
 
-    room: FreeCapacity
-    parts: dict[int, Allocation] = field(default_factory=dict)
-    short: dict[int, str] = field(default_factory=dict)
+    free_capacity: FreeCapacity
+    allocations: dict[int, Allocation] = field(default_factory=dict)
+    unplaced: dict[int, str] = field(default_factory=dict)
     onto_idle: dict[int, int] = field(default_factory=dict)
 
 
@@ -29,46 +28,46 @@ def place(
 ) -> PlacedJobs:
     """Place the chosen gangs, the largest first.
 
-    ``steady``: a job that stays keeps its place even on a node on which more is held than the view
-    offers. Where a gang finds no set of nodes although its pool has the GPUs, the pool's movable
-    jobs are packed anew, once. A job that still finds none leaves its GPUs to the next best that
-    fit.
+    ``steady``: a job that stays keeps its nodes even if jobs hold more on one of them than the view
+    offers. If no set of nodes fits a gang although its pool has enough GPUs, the movable jobs of
+    the pool are packed again, once. If it still does not fit, its GPUs go to the next best jobs
+    that do.
     """
     found = PlacedJobs(FreeCapacity(view, pools))
     chosen = np.flatnonzero(choice.option != -1).tolist()
     stay = [job for job in chosen if choice.option[job] == options.now[job]]
-    # Nodes shrink, and the CPUs of a running job are known only roughly: who may not leave comes
-    # first, whatever the view offers.
+    # Nodes may shrink, and the CPUs of running jobs are known only roughly: jobs that may not be
+    # moved come first, whatever the view offers.
     for job in sorted(stay, key=lambda job: not options.bound[job]):
-        parts, need = options.held[job], options.needs[job]
-        if steady or options.bound[job] or found.room.holds(parts, need):
-            found.parts[job] = parts
-            found.room.take(parts, need)
-    new = [job for job in chosen if job not in found.parts]
+        allocation, need = options.held[job], options.needs[job]
+        if steady or options.bound[job] or found.free_capacity.holds(allocation, need):
+            found.allocations[job] = allocation
+            found.free_capacity.take(allocation, need)
+    new = [job for job in chosen if job not in found.allocations]
     tried = set(new)
     if choice.gives_way is not None:
-        _close(options, choice, found, new)
-    new = [job for job in new if job not in found.parts]
-    failed = _lay(view, options, choice, found, new)
+        _place_on_one_node(options, choice, found, new)
+    new = [job for job in new if job not in found.allocations]
+    failed = _place_all(view, options, choice, found, new)
     if failed:
         crowded = {int(options.pool[choice.option[job]]) for job in failed}
         loose = [
             job
             for job in stay
-            if job in found.parts
+            if job in found.allocations
             and job not in tried
             and not options.bound[job]
             and int(options.pool[choice.option[job]]) in crowded
         ]
         again = [job for job in new if int(options.pool[choice.option[job]]) in crowded]
-        attempt = PlacedJobs(found.room.copy(), dict(found.parts))
-        for job in (*loose, *(job for job in again if job in found.parts)):
-            attempt.room.give(attempt.parts.pop(job), options.needs[job])
-        if not _lay(view, options, choice, attempt, [*loose, *again]):
+        attempt = PlacedJobs(found.free_capacity.copy(), dict(found.allocations))
+        for job in (*loose, *(job for job in again if job in found.allocations)):
+            attempt.free_capacity.give(attempt.allocations.pop(job), options.needs[job])
+        if not _place_all(view, options, choice, attempt, [*loose, *again]):
             found, failed = attempt, []
     for job in failed:
         pool = int(options.pool[choice.option[job]])
-        found.short[job] = found.room.shortage(
+        found.unplaced[job] = found.free_capacity.shortage(
             [pool], int(options.gpus[choice.option[job]]), options.needs[job],
             int(view.jobs.max_nodes[job]),
         )  # fmt: skip
@@ -77,61 +76,67 @@ def place(
     return found
 
 
-def _close(options: Options, choice: RoundChoice, found: PlacedJobs, jobs: Sequence[int]) -> None:
-    """Gangs that one node holds get one, the largest first, though others must change theirs."""
+def _place_on_one_node(
+    options: Options, choice: RoundChoice, found: PlacedJobs, jobs: Sequence[int]
+) -> None:
+    """Give each gang that fits on one node such a node, the largest first, even if other jobs must
+    change nodes."""
     assert choice.gives_way is not None
-    maker = NodeMaker(options, found.parts, choice.gives_way & ~options.bound)
+    emptier = NodeEmptier(options, found.allocations, choice.gives_way & ~options.bound)
     size = options.gpus[choice.option[list(jobs)]]
     for job in np.asarray(jobs, dtype=np.int64)[np.argsort(-size, kind="stable")].tolist():
         option = int(choice.option[job])
         pool, gpus, need = int(options.pool[option]), int(options.gpus[option]), options.needs[job]
-        parts = found.room.one_node(pool, gpus, need)
-        if parts is not None:
-            found.room.take(parts, need)
-            found.parts[job] = parts
+        allocation = found.free_capacity.one_node(pool, gpus, need)
+        if allocation is not None:
+            found.free_capacity.take(allocation, need)
+            found.allocations[job] = allocation
         elif gpus > 1:
-            made = maker.make(found.room, found.parts, job, option)
+            made = emptier.empty_node_for(found.free_capacity, found.allocations, job, option)
             if made is not None:
-                found.room = made[0]
-                found.parts.update(made[1])
+                found.free_capacity = made[0]
+                found.allocations.update(made[1])
 
 
-def _lay(
+def _place_all(
     view: View, options: Options, choice: RoundChoice, found: PlacedJobs, jobs: Sequence[int]
 ) -> list[int]:
-    """Place the jobs; those without a place come back."""
+    """Place the jobs; returns those that do not fit."""
     failed = []
     size = options.gpus[choice.option[list(jobs)]]
     for job in np.asarray(jobs, dtype=np.int64)[np.argsort(-size, kind="stable")].tolist():
-        if not _take(view, options, found, job, int(choice.option[job])):
+        if not _place_one(view, options, found, job, int(choice.option[job])):
             failed.append(job)
     return failed
 
 
-def _take(view: View, options: Options, found: PlacedJobs, job: int, option: int) -> bool:
+def _place_one(view: View, options: Options, found: PlacedJobs, job: int, option: int) -> bool:
     pool, gpus = int(options.pool[option]), int(options.gpus[option])
     need, most = options.needs[job], int(view.jobs.max_nodes[job])
-    parts = found.room.one_node(pool, gpus, need)
-    if parts is None and most > 1:
-        parts = found.room.several_nodes((pool,), gpus, need, most)
-    if parts is None:
+    allocation = found.free_capacity.one_node(pool, gpus, need)
+    if allocation is None and most > 1:
+        allocation = found.free_capacity.several_nodes((pool,), gpus, need, most)
+    if allocation is None:
         return False
-    found.room.take(parts, need)
-    found.parts[job] = parts
+    found.free_capacity.take(allocation, need)
+    found.allocations[job] = allocation
     return True
 
 
 def _next_best(view: View, options: Options, choice: RoundChoice, found: PlacedJobs) -> None:
-    waiting = [job for job in range(len(choice.option)) if job not in found.parts]
+    waiting = [job for job in range(len(choice.option)) if job not in found.allocations]
     value = choice.value[waiting] / options.gpus
     rows, cols = np.nonzero(value > 0)
     order = np.argsort(-value[rows, cols], kind="stable")
     for row, col in _pairs(rows[order], cols[order]):
         job = waiting[row]
-        if not any(n > 0 for n in found.room.left):
+        if not any(n > 0 for n in found.free_capacity.left):
             return
-        if job not in found.parts and found.room.left[options.pool[col]] >= options.gpus[col]:
-            _take(view, options, found, job, col)
+        if (
+            job not in found.allocations
+            and found.free_capacity.left[options.pool[col]] >= options.gpus[col]
+        ):
+            _place_one(view, options, found, job, col)
 
 
 def _pairs(rows: Iterable[np.int64], cols: Iterable[np.int64]) -> list[tuple[int, int]]:

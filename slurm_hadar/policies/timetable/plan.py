@@ -1,7 +1,7 @@
-"""The timetable: what the linear programme plans, kept between rounds, read at any time.
+"""The timetable: the solution of the linear programme, kept between rounds and read at any time.
 
-It is solved for all jobs when they are few, else for classes of like jobs; then each job finds its
-own best time and place at the prices.
+The programme has all jobs if they are few, else classes of similar jobs; then each job finds its
+own best times and options at the prices.
 """
 
 from dataclasses import dataclass, replace
@@ -9,69 +9,73 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.policies.timetable.round_input import GivenRound
+from slurm_hadar.policies.timetable.round_input import RoundInput
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.speeds import ObservedRates
 from slurm_hadar.policies.timetable.work import Options
-from slurm_hadar.solvers.time_indexed import Fluid, TimeIndexedWork, shortest, timetable
+from slurm_hadar.solvers.time_indexed import FluidSchedule, TimeIndexedWork, shortest, timetable
 
 _FAR = 1.25
-"""A deadline this many times too far is given up for a nearer one."""
+"""A deadline this many times too far is replaced by a nearer one."""
 _WINDOW = 1.25
-"""Buckets are kept until this many times the interval between two timetables."""
+"""Buckets are kept for this many times the interval between two timetables."""
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Times in s after ``start_s``. J jobs, in the order of ``ids``."""
+    """Times in s after ``start_s``. J jobs in the order of ``ids``, P pools, O options, B
+    buckets."""
 
     ids: tuple[str, ...]
     start_s: float
+    """On the clock of ``View.now``."""
     deadline_s: float
     """On the clock of ``View.now``."""
     least_s: float
+    """Least time for all work."""
     edges: FloatArray
+    """(B + 1,) ends of the buckets."""
     price: FloatArray
-    """(P, B) s of waiting, weighted, per GPU-second."""
+    """(P, B) weighted s of waiting per GPU-second."""
     worth: FloatArray
-    """(J,) weighted s: the price of the whole job, what it costs to wait included."""
+    """(J,) weighted s: the price of the whole job, the cost of its waiting included."""
     run_s: FloatArray
-    """(J,) time that the job is planned to run until it ends."""
+    """(J,) planned run time until the job ends."""
     limit: FloatArray
-    """(J,) tightness from which a job goes before others."""
+    """(J,) tightness from which a job goes first."""
     best_s: FloatArray
-    """(J,) the same at its fastest."""
+    """(J,) the shortest run time."""
     mix: FloatArray
-    """(J, O) part of that time on each option."""
+    """(J, O) fraction of the planned run time on each option."""
     share: FloatArray
-    """(J, O, W) part of the bucket that the job is planned to run so; W buckets are kept."""
+    """(J, O, W) planned fraction of each bucket on each option; W buckets are kept."""
 
 
-def solve(given: GivenRound, seen: ObservedRates, deadline: float) -> Timetable:
-    """A new timetable. The deadline stays where it is while it can be kept.
+def solve(inputs: RoundInput, observed: ObservedRates, deadline: float) -> Timetable:
+    """A new timetable. The deadline stays while it can be met.
 
-    A job whose speeds are guessed gets more time in hand. The less the declared work of the jobs
-    that ended could be relied on, the less a single long job decides how late the others may be.
+    A job with estimated speeds gets more slack. The less reliable the declared work of ended jobs
+    was, the less a single long job determines how late the others may be.
     """
-    weight, settings = given.weight, given.settings
-    ids, now = given.view.jobs.ids, given.view.now
-    options = replace(given.options, seconds=efficient(given.options))
-    group = classes(options.seconds, _most_classes(options, settings))
+    weight, settings = inputs.weight, inputs.settings
+    ids, now = inputs.view.jobs.ids, inputs.view.now
+    options = replace(inputs.options, seconds=undominated_run_times(inputs.options))
+    group = job_classes(options.seconds, _most_job_classes(options, settings))
     work = _work(options, weight, group)
-    thrifty = replace(work, seconds=thrift(work, settings.waste))
+    thrifty = replace(work, seconds=frugal_run_times(work, settings.waste))
     least = shortest(thrifty)[0]
-    if not seen.relies:
-        least = (1.0 - seen.wrong) * least + seen.wrong * shortest(thrifty, alone=False)[0]
+    if not observed.declarations_reliable:
+        least = (1.0 - observed.wrong) * least + observed.wrong * shortest(thrifty, alone=False)[0]
     least = max(least, 1.0)
-    # A horizon of guessed work and guessed speeds cannot be kept to the hour.
+    # A horizon from estimated work and speeds cannot be met exactly.
     further = max(settings.doubt_stretch - settings.stretch, 0.0)
-    stretch = settings.stretch + further * given.doubt.share
+    stretch = settings.stretch + further * inputs.doubt.share
     if not now + settings.keep * least <= deadline <= now + _FAR * stretch * least:
         deadline = now + stretch * least
     horizon = deadline - now
     edges = _edges(horizon, settings)
     best = work.seconds.min(axis=1)
-    own = settings.duty * (1.0 - settings.caution * seen.guessed)
+    own = settings.duty * (1.0 - settings.caution * observed.guessed)
     least_own = np.ones(len(work.number))
     np.minimum.at(least_own, group, own)
     needed = np.where(np.isfinite(best), best, 0.0) / horizon * 1.0001
@@ -79,7 +83,7 @@ def solve(given: GivenRound, seen: ObservedRates, deadline: float) -> Timetable:
     fluid = timetable(work, edges, duty)
     if len(work.number) < len(ids):
         duty = np.clip(options.best_s / horizon, own, 1.0)
-        fluid = respond(options, weight, fluid.price, edges, duty)
+        fluid = best_response(options, weight, fluid.price, edges, duty)
     seconds = np.where(np.isfinite(options.seconds), options.seconds, 0.0)
     busy = fluid.share * seconds[:, :, None]
     run_s = busy.sum(axis=(1, 2))
@@ -101,13 +105,13 @@ def solve(given: GivenRound, seen: ObservedRates, deadline: float) -> Timetable:
     )
 
 
-def respond(
+def best_response(
     options: Options, weight: FloatArray, price: FloatArray, edges: FloatArray, duty: FloatArray
-) -> Fluid:
-    """Each job's own best answer to the prices: the cheapest buckets, at most ``duty`` of each.
+) -> FluidSchedule:
+    """The best response of each job to the prices: the cheapest buckets, at most ``duty`` of each.
 
-    ``price`` (P, B). A job pays for its GPUs and for its waiting. Vectorised over the jobs,
-    O(J x O x B).
+    ``price`` (P, B). A job pays for its GPUs and for its waiting. Vectorised over the jobs, O(J x O
+    x B).
     """
     jobs, buckets = len(weight), len(edges) - 1
     middle = (edges[1:] + edges[:-1]) / 2
@@ -133,12 +137,12 @@ def respond(
     share = np.zeros((jobs, len(options.gpus), buckets))
     chosen = np.take_along_axis(option, order, axis=1)
     share[every[:, None], chosen, order] = part
-    return Fluid(share, np.where(able, worth, 0.0), price)
+    return FluidSchedule(share, np.where(able, worth, 0.0), price)
 
 
-def efficient(options: Options) -> FloatArray:
-    """(J, O) run times, inf for a count that another one of the same pool beats or equals in run
-    time and in GPU-seconds: no plan needs it."""
+def undominated_run_times(options: Options) -> FloatArray:
+    """(J, O) run times in s, inf for a count that another count of the same pool beats or equals in
+    run time and in GPU-seconds: no plan needs it."""
     seconds = options.seconds.copy()
     spent = options.seconds * options.gpus
     for pool in np.unique(options.pool):
@@ -156,12 +160,12 @@ def efficient(options: Options) -> FloatArray:
     return seconds
 
 
-def thrift(work: TimeIndexedWork | Options, waste: float) -> FloatArray:
-    """(J, O) run times without the counts that spend more than ``waste`` times the GPU-seconds of
-    the job's best count in the pool.
+def frugal_run_times(work: TimeIndexedWork | Options, waste: float) -> FloatArray:
+    """(J, O) run times in s, inf for counts that spend more than ``waste`` times the GPU-seconds of
+    the job's most frugal count in the pool.
 
-    The horizon goes by these: else one long job, as fast as many GPUs can make it, would press all
-    the others into counts that waste GPUs.
+    The horizon is computed from these. Otherwise one long job, as fast as many GPUs can make it,
+    would shorten the horizon so much that all others would need counts that waste GPUs.
     """
     spent = work.seconds * work.gpus
     least = np.full_like(spent, np.inf)
@@ -173,9 +177,9 @@ def thrift(work: TimeIndexedWork | Options, waste: float) -> FloatArray:
     return found
 
 
-def classes(seconds: FloatArray, limit: int) -> IntArray:
-    """(J,) class of each job: all alone when they are at most ``limit``; else jobs whose run times
-    on all options are about the same stand together, the longest ones alone for longer."""
+def job_classes(seconds: FloatArray, limit: int) -> IntArray:
+    """(J,) class of each job: each its own if there are at most ``limit`` jobs. Otherwise jobs with
+    about the same run times on all options share a class; the longest ones are merged last."""
     jobs = len(seconds)
     if jobs <= limit:
         return np.arange(jobs)
@@ -188,7 +192,7 @@ def classes(seconds: FloatArray, limit: int) -> IntArray:
     width = 0.1
     mix = np.random.default_rng(0).integers(1, 2**40, logs.shape[1])
     for _ in range(40):
-        # One number per row of whole numbers: rows that are equal get equal ones.
+        # A hash of each row of integers: equal rows get equal numbers.
         key = np.round(logs / width).astype(np.int64) @ mix
         group = np.unique(key, return_inverse=True)[1].reshape(-1)
         if group.max(initial=0) < limit - limit // 3:
@@ -201,7 +205,7 @@ def classes(seconds: FloatArray, limit: int) -> IntArray:
     return result
 
 
-def _most_classes(options: Options, settings: TimetableOptions) -> int:
+def _most_job_classes(options: Options, settings: TimetableOptions) -> int:
     triples = int(np.isfinite(options.seconds).sum()) * settings.buckets
     jobs = len(options.seconds)
     if triples <= settings.exact:

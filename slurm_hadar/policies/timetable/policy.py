@@ -1,22 +1,22 @@
-"""Timetable: plan all the work ahead by a linear programme, follow it round by round.
+"""Timetable: plan all work ahead by a linear programme, and follow it round by round.
 
-Our own policy. What the papers teach together: comparative advantage of GPU types (Gavel, Hadar),
-order by remaining work, prices that say what a GPU costs the others, protection of the long jobs
-that decide the makespan, elastic counts where the table has them, moves only when they pay.
+Our own policy. It combines ideas of the papers: comparative advantage of GPU types (Gavel, Hadar),
+order by remaining work, prices that say what a GPU costs other jobs, protection of the long jobs
+that determine the makespan, elastic GPU counts, and moves only if they pay.
 
-- A time-indexed programme with a deadline for all present work plans which part of which job runs
-  when and on what. Its horizon stands until it cannot be kept; no job is planned to run more than
-  a part of the time, so that a long one has something in hand when gangs do not fit as planned.
-- Each choice of places is one assignment of gangs with the programme's values: what the rest of
-  the job's work is worth per second there, more where the timetable has it, first where a job
+- A time-indexed programme with a deadline for all present work plans which fraction of which job
+  runs when, and on what. Its horizon stays until it cannot be met. No job is planned to run more
+  than a fraction of the time, so that a long one has slack if gangs do not fit as planned.
+- Each choice of placements is one assignment of gangs by values from the programme: the worth of
+  the job's remaining work per second there, more where the timetable has it, first where a job
   would otherwise miss the horizon.
-- Between choices no job moves; a move must be worth several times its restart.
-- GPUs that no choice needs go to running jobs that end sooner there, restart and all
+- Between choices no job moves; a move must save several times its restart.
+- GPUs that no choice uses go to running jobs that end sooner there, restart included
   (``idle_gpus.py``).
-- Where fairness is an objective (``fairness.py``), users who are behind count for more.
+- If fairness is an objective (``fairness.py``), users who are behind count for more.
 - Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step.
-- Rates are those of the best batch, the fair share of CPUs and the nearest tier, where these are
-  known; the plan is completed with batches, CPUs, near nodes and dealt rounds (``together``).
+- Rates are those of the best batch, the fair share of CPUs and the nearest tier, where known; the
+  plan is completed with batches, CPUs, near nodes and dealt rounds (``composite.py``).
 """
 
 import numpy as np
@@ -24,11 +24,11 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
-from slurm_hadar.policies.composite import wrapped
+from slurm_hadar.policies.composite import decide_composite
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
 from slurm_hadar.policies.timetable.choice import choose
-from slurm_hadar.policies.timetable.doubt import doubt_of, hopeful
+from slurm_hadar.policies.timetable.doubt import doubt_of, optimistic_rates
 from slurm_hadar.policies.timetable.fairness import finish_ratio
 from slurm_hadar.policies.timetable.idle_gpus import (
     move_onto_idle,
@@ -36,18 +36,18 @@ from slurm_hadar.policies.timetable.idle_gpus import (
 )
 from slurm_hadar.policies.timetable.places import place
 from slurm_hadar.policies.timetable.plan import solve
-from slurm_hadar.policies.timetable.reasons import tell
-from slurm_hadar.policies.timetable.round_input import GivenRound
+from slurm_hadar.policies.timetable.reasons import plan_with_reasons
+from slurm_hadar.policies.timetable.round_input import RoundInput
 from slurm_hadar.policies.timetable.settings import TimetableOptions
-from slurm_hadar.policies.timetable.speeds import learn, remember
+from slurm_hadar.policies.timetable.speeds import learn, with_speeds
 from slurm_hadar.policies.timetable.work import options_of
 
 _LEAST_WEIGHT = 1e-3
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
-    """One round. Raises :class:`UsageError` for an option that cannot be understood."""
-    return wrapped(_planned, view, state)
+    """One round. Raises :class:`UsageError` for an invalid option."""
+    return decide_composite(_planned, view, state)
 
 
 def _planned(view: View, state: State) -> tuple[Plan, State]:
@@ -56,8 +56,8 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     if (nothing := nothing_to_place(view)) is not None:
         return nothing, dict(state) if jobs.ids else {}
     pools = resource_pools(view)
-    seen = learn(view, state)
-    rate = hopeful(view, seen.rate, settings.curiosity)
+    observed = learn(view, state)
+    rate = optimistic_rates(view, observed.rate, settings.curiosity)
     options = options_of(view, pools, rate, settings.min_stay_s)
     # Weight 0 means after all others, not never.
     weight = np.maximum(jobs.weight, _LEAST_WEIGHT)
@@ -65,25 +65,27 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     ratio = np.ones(len(weight))
     if settings.fairness:
         ratio = finish_ratio(view, options, doubt) ** settings.fairness
-    given = GivenRound(view, pools, options, weight * ratio, settings, doubt, ratio, seen.relies)
+    inputs = RoundInput(
+        view, pools, options, weight * ratio, settings, doubt, ratio, observed.declarations_reliable
+    )
     names = memory.pool_names(view, pools)
-    past = memory.recall(state, names)
+    past = memory.from_state(state, names)
     if past is None or memory.outdated(past, view, settings):
         deadline = past.table.deadline_s if past else 0.0
-        table = solve(given, seen, deadline)
+        table = solve(inputs, observed, deadline)
         past = memory.TimetableState(table)
-    # What a job in doubt just showed counts at once.
+    # A new observation of a job in doubt counts at once.
     kept = not doubt.job.any() and memory.unchanged(past, view, options, settings)
-    choice = choose(given, past.table, kept)
+    choice = choose(inputs, past.table, kept)
     places = place(view, pools, options, choice)
     if not kept:
-        stay_where_moves_gain_nothing(given, choice.option, places)
-        move_onto_idle(given, choice.gain, places)
-        chosen = {job: int(choice.option[job]) for job in places.parts} | places.onto_idle
+        stay_where_moves_gain_nothing(inputs, choice.option, places)
+        move_onto_idle(inputs, choice.gain, places)
+        chosen = {job: int(choice.option[job]) for job in places.allocations} | places.onto_idle
         selected = {jobs.ids[job]: option for job, option in chosen.items()}
         past = memory.TimetableState(past.table, selected, jobs.ids, view.now)
-    plan = tell(given, choice, places, past.table)
-    return plan, remember(memory.keep(past, names), seen)
+    plan = plan_with_reasons(inputs, choice, places, past.table)
+    return plan, with_speeds(memory.to_state(past, names), observed)
 
 
 POLICY = Policy(

@@ -1,4 +1,4 @@
-"""Reasons of the plans of the timetable policy."""
+"""The reasons in the plans of the timetable policy."""
 
 from dataclasses import replace
 
@@ -18,68 +18,72 @@ from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
-from slurm_hadar.policies.timetable.round_input import GivenRound
+from slurm_hadar.policies.timetable.round_input import RoundInput
 from slurm_hadar.policies.unavailable import unavailable
 
 _ALIKE = 0.1
-"""A weight that fairness changes by less is not named."""
+"""Changes of a weight by fairness are mentioned from this size on."""
 _MUCH = 0.9
-"""Restart factor below which a job stays for its restarts' sake."""
+"""Below this restart factor the reason to stay names the past restarts."""
 _UNPLANNED = "the plan has it elsewhere or later, but no job that gains more takes these GPUs"
 
 
-def tell(given: GivenRound, choice: RoundChoice, places: PlacedJobs, table: Timetable) -> Plan:
-    """The plan, each placement and each wait with its reason."""
-    view, words = given.view, _Words(given, choice, table, places)
-    placements = {view.jobs.ids[job]: words.placement(job, p) for job, p in places.parts.items()}
+def plan_with_reasons(
+    inputs: RoundInput, choice: RoundChoice, places: PlacedJobs, table: Timetable
+) -> Plan:
+    """The plan with the reason of each placement and each wait."""
+    view, reasons = inputs.view, _Reasons(inputs, choice, table, places)
+    placements = {
+        view.jobs.ids[job]: reasons.placement(job, p) for job, p in places.allocations.items()
+    }
     waiting = {
-        id_: words.waits(job, places.short.get(job, ""))
+        id_: reasons.waits(job, places.unplaced.get(job, ""))
         for job, id_ in enumerate(view.jobs.ids)
         if id_ not in placements
     }
-    return Plan(placements, waiting, words.notes())
+    return Plan(placements, waiting, reasons.notes())
 
 
-class _Words:
+class _Reasons:
     def __init__(
-        self, given: GivenRound, choice: RoundChoice, table: Timetable, places: PlacedJobs
+        self, inputs: RoundInput, choice: RoundChoice, table: Timetable, places: PlacedJobs
     ) -> None:
-        self.view, self.pools, self.options = given.view, given.pools, given.options
+        self.view, self.pools, self.options = inputs.view, inputs.pools, inputs.options
         self.choice, self.table = choice, table
-        self._doubt, self._restart = given.doubt, restart_factor(given.view)
-        self._ratio, self._places = given.ratio, places
-        self._min_stay_s = given.settings.min_stay_s
+        self._doubt, self._restart = inputs.doubt, restart_factor(inputs.view)
+        self._ratio, self._places = inputs.ratio, places
+        self._min_stay_s = inputs.settings.min_stay_s
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
         net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
         self._best = net.argmax(axis=1) if net.size else np.zeros(0, dtype=np.int64)
         self._likes = np.where(choice.gain > 0, net, -np.inf)
 
-    def placement(self, job: int, parts: Allocation) -> Placement:
+    def placement(self, job: int, allocation: Allocation) -> Placement:
         view, pools, options = self.view, self.pools, self.options
-        placed = placement_of(view, pools, parts, "")
+        placed = placement_of(view, pools, allocation, "")
         what, where = gpus_text(placed), nodes_text(placed)
-        kind_index = int(pools.gpu_type[parts[0][0]])
-        count = sum(n for _, n in parts)
+        kind_index = int(pools.gpu_type[allocation[0][0]])
+        count = sum(n for _, n in allocation)
         at = next(
             (
                 o
                 for o in np.flatnonzero(options.gpus == count).tolist()
-                if int(options.pool[o]) == int(pools.pool[parts[0][0]])
+                if int(options.pool[o]) == int(pools.pool[allocation[0][0]])
             ),
             -1,
         )
-        stays = options.held.get(job) == parts
-        words = f"{'stays on' if stays else ''} {what} ({where})".strip()
+        stays = options.held.get(job) == allocation
+        text = f"{'stays on' if stays else ''} {what} ({where})".strip()
         known = at >= 0 and bool(np.isfinite(options.seconds[job, at]))
         if options.bound[job] and stays:
             here_s = float(options.seconds[job, at])
-            words += (f", {ends_here(view, job, here_s)}" if known else "") + self._bound(job)
+            text += (f", {ends_here(view, job, here_s)}" if known else "") + self._bound(job)
         elif not known:
-            words += f"; its speed on {view.types[kind_index]} is not known"
+            text += f"; its speed on {view.types[kind_index]} is not known"
         else:
-            words += self._why(job, at, stays)
-        return replace(placed, tier=gang_tier(placed), reason=words)
+            text += self._why(job, at, stays)
+        return replace(placed, tier=gang_tier(placed), reason=text)
 
     def _bound(self, job: int) -> str:
         jobs, stay_s = self.view.jobs, self._min_stay_s
@@ -89,41 +93,43 @@ class _Words:
 
     def _why(self, job: int, at: int, stays: bool) -> str:
         end = (ends_here if stays else ends)(self.view, job, float(self.options.seconds[job, at]))
-        words = f", {end}; {self._gain(job, at)}"
+        text = f", {end}; {self._gain(job, at)}"
         if self.choice.critical[job]:
-            words += (
+            text += (
                 "; before others: it must run all the time, or all the work ends later than planned"
             )
         elif not self._doubt.unplanned[job]:
             part = float(self.choice.share[job, at])
             planned = f"the plan has it here for {100 * part:.0f}% of the coming time"
-            words += f"; {planned if part > 0 else _UNPLANNED}"
+            text += f"; {planned if part > 0 else _UNPLANNED}"
         was = int(self.options.now[job])
         if was == at and stays:
-            words += self._stays(job, at)
+            text += self._stays(job, at)
         elif was == at:
-            words += "; it changes nodes, so that a job with more GPUs gets one of its own"
+            text += "; it changes nodes, so that a job with more GPUs gets one of its own"
         elif job in self._places.onto_idle:
             here_s, there_s = self.options.seconds[job, [was, at]].tolist()
-            words += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
+            text += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
         elif was >= 0:
-            words += self._leaves(job, was, at)
+            text += self._leaves(job, was, at)
         elif was == -1:
-            words += self._instead(job, at)
-        return words + self._fairly(job) + self._doubts(job, stays)
+            text += self._instead(job, at)
+        return text + self._fairly(job) + self._doubts(job, stays)
 
     def _leaves(self, job: int, was: int, at: int) -> str:
-        """What it gives up; for whom, where that is worth more to it."""
+        """The value that it gives up; for other jobs, if they gain more from it."""
         here, there = self.choice.gain[job, [was, at]].tolist()
         left = f"{self._name(was)}, value {here:.3g}"
-        others = self._places.room.left[int(self.options.pool[was])] < self.options.gpus[was]
+        others = (
+            self._places.free_capacity.left[int(self.options.pool[was])] < self.options.gpus[was]
+        )
         if here > there and others:
             return f"; it gives {left}, to jobs that gain more there"
         return f"; it moves from {left}"
 
     def _compared(self, job: int, option: int) -> str:
-        """Another placement, with what to set against the one of the reason; short for a job over
-        which the plan does not decide, whose reason says more than others'."""
+        """Another placement with its gain or, for a job without a plan, whose reason is longer
+        already, its value and price only."""
         gain = self._gain(job, option)
         if self._doubt.unplanned[job]:
             return f"{self._name(option)}, {gain.partition(' = ')[2]}"
@@ -134,7 +140,7 @@ class _Words:
         return f"gain {value - price:.3g} = value {value:.3g} - price {price:.3g}"
 
     def _fairly(self, job: int) -> str:
-        """What finish-time fairness makes of the job's weight."""
+        """The effect of finish-time fairness on the job's weight."""
         ratio = float(self._ratio[job])
         if abs(ratio - 1.0) < _ALIKE:
             return ""
@@ -142,7 +148,8 @@ class _Words:
         return f"; it counts {ratio:.2g} times, as its user is {place} an equal part of the cluster"
 
     def _doubts(self, job: int, stays: bool) -> str:
-        """A sentence on what follows from what is not known of the job; empty where all is."""
+        """A sentence on the consequences of what is unknown about the job; empty if all is
+        known."""
         follows, most, left = [], int(self._doubt.reach[job]), float(self._restart[job])
         if most < int(self.options.gpus.max(initial=0)):
             gpus = f"{most} GPU{'s' if most > 1 else ''}"
@@ -177,17 +184,17 @@ class _Words:
         return int(others[likes[others].argmax()]) if len(others) else None
 
     def _stays(self, job: int, at: int) -> str:
-        """Of the placements where it would run faster, the best."""
+        """The best of the placements where it would run faster."""
         faster = self.choice.gain[job] > self.choice.gain[job, at]
         other = self._best_other(job, at, faster)
         if other is None:
             return "; no other placement has more value for it"
-        words = f"; next best {self._compared(job, other)}"
+        text = f"; next best {self._compared(job, other)}"
         if self._likes[job, other] > self._likes[job, at]:
             cost = f"{self.view.jobs.restart_s[job]:.0f} s"
-            # Between two choices all stay where they are, whatever is free since.
-            words += f"; when places were last chosen it was taken, or not worth a move ({cost})"
-        return words
+            # Between two choices no job moves, even if GPUs have become free since.
+            text += f"; when places were last chosen it was taken, or not worth a move ({cost})"
+        return text
 
     def _instead(self, job: int, at: int) -> str:
         other = self._best_other(job, at, np.ones(len(self._likes[job]), dtype=np.bool_))
@@ -195,15 +202,15 @@ class _Words:
             return "; no other GPU type or count is open to it"
         return f"; next best {self._compared(job, other)}"
 
-    def waits(self, job: int, short: str) -> str:
+    def waits(self, job: int, shortage: str) -> str:
         if not np.isfinite(self.options.seconds[job]).any():
             return unavailable(self.view, job)
         best = int(self._best[job])
         name = self._name(best)
-        if short:
-            return f"chosen for {name}, but short of {short}"
+        if shortage:
+            return f"chosen for {name}, but short of {shortage}"
         stopped = "stopped for jobs that gain more; " if job in self.options.held else ""
-        # No more than its price: others make better use of these GPUs.
+        # At or below its price, other jobs use these GPUs better.
         pays = self.choice.gain[job, best] > self._price[best]
         why = "jobs that gain more fill it" if pays else "other jobs gain more from it"
         if self._is_full(best):
@@ -214,7 +221,7 @@ class _Words:
         return f"{stopped}{why}; {end}{self._fairly(job)}"
 
     def _is_full(self, option: int) -> bool:
-        """Whether jobs that are not movable now leave too few of its GPUs."""
+        """Whether jobs that cannot be moved now leave too few of its GPUs."""
         options, pool = self.options, int(self.options.pool[option])
         staying = np.flatnonzero(options.bound & (options.now >= 0))
         there = options.now[staying][options.pool[options.now[staying]] == pool]
@@ -234,7 +241,7 @@ class _Words:
         ]
         for pool, kind in enumerate(pools.pool_type):
             notes.append(
-                f"{self.view.types[kind]}: {max(0, self._places.room.left[pool])} of "
+                f"{self.view.types[kind]}: {max(0, self._places.free_capacity.left[pool])} of "
                 f"{int(self.options.capacity[pool])} GPUs stay free, price "
                 f"{self.choice.price[pool]:.3g} per GPU"
             )

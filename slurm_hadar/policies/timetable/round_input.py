@@ -1,4 +1,4 @@
-"""What one round of the timetable policy is given."""
+"""The input of one round of the timetable policy."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from slurm_hadar.policies.timetable.work import Options
 
 
 @dataclass(frozen=True)
-class GivenRound:
-    """``weight`` (J,): of the view's jobs, above 0, times ``ratio`` (J,), which is what finish-time
-    fairness has the jobs count for, 1 where it is no objective. ``relies``: whether the work that
-    jobs declared so far was rarely wrong."""
+class RoundInput:
+    """``weight`` (J,): the weights of the view's jobs, above 0, times ``ratio``. ``ratio`` (J,):
+    the factor of finish-time fairness; 1 if that is no objective. ``declarations_reliable``:
+    whether the work that jobs declared so far was rarely wrong."""
 
     view: View
     pools: ResourcePools
@@ -22,4 +22,4 @@ class GivenRound:
     settings: TimetableOptions
     doubt: Doubt
     ratio: FloatArray
-    relies: bool
+    declarations_reliable: bool

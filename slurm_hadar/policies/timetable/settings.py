@@ -1,4 +1,4 @@
-"""The settings of the timetable policy, read from ``View.options``."""
+"""The options of the timetable policy, read from ``View.options``."""
 
 from typing import Annotated
 

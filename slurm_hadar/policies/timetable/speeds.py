@@ -1,4 +1,4 @@
-"""What jobs were seen to do: their own measured speeds in place of figures that were wrong."""
+"""The speeds of jobs as observed: measured values replace estimates that were wrong."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,35 +7,36 @@ from typing import Any, cast
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
-from slurm_hadar.policies.network.compose import farther
+from slurm_hadar.policies.network.compose import spread_too_far
 
 _EXACT = 0.02
-"""An estimate that is off by less is left alone."""
+"""Relative error below which an estimate is kept."""
 _PLAUSIBLE = 8.0
+"""Measured speeds that differ from the estimate by more than this factor are ignored."""
 _SPAN_S = 300.0
-"""A speed is measured over so long, and then anew."""
+"""Length of one measurement, s."""
 _REPORT_S = 10.0
-"""Jobs report so often at least. Over a shorter time the work done looks so many seconds' work more
-or less than it is, so that only a larger deviation counts."""
+"""Longest interval between two reports of a job, s. In a shorter span the age of the reports may
+change the apparent work by so many seconds, so only a larger deviation counts."""
 _KEY = "speeds"
 _FEW = 10.0
 _FADES = 0.98
-"""What ended long ago counts less, by this factor per job that ended since."""
+"""Weight of an ended job, per job that has ended since."""
 _RARELY = 0.1
-"""Part of the declared works that may be wrong while they are relied on."""
+"""Declared work is relied on while at most this fraction of the declarations is wrong."""
 _NEVER = (0.0, -1.0, 0.0, 0.0, -np.inf, 0.0)
-"""Of a job that was not seen before: as in ``memory``, from when its speed is measured and what was
-left then at the end."""
+"""The record of a job not seen before: the fields of ``memory``, with the start of the measurement
+and the work left at that time at the end."""
 _OFF = 0.1
-"""Part of the declared work by which a job may miss it."""
+"""A declaration is wrong if it misses the work by more than this fraction."""
 
 
 @dataclass(frozen=True)
 class ObservedRates:
-    """``rate`` (J, R, C): samples/s, measured where the job ran for a while and the view's figure
-    was off. ``guessed`` (J,): 1 where a speed of the job is an unmeasured estimate, else
-    0. ``wrong``: part of the jobs that ended, the last ones most, whose declared work was wrong.
-    ``memory``: for the next round, plain JSON."""
+    """``rate`` (J, R, C): samples/s, measured where the job has run for a while and the view's
+    value was wrong. ``guessed`` (J,): 1 if a speed of the job is an unmeasured estimate, else 0.
+    ``wrong``: fraction of the ended jobs, weighted to recent ones, whose declared work was wrong.
+    ``memory``: state for the next round, plain JSON."""
 
     rate: FloatArray
     guessed: FloatArray
@@ -43,22 +44,23 @@ class ObservedRates:
     memory: dict[str, object]
 
     @property
-    def relies(self) -> bool:
+    def declarations_reliable(self) -> bool:
         """Whether declared work was rarely wrong."""
         return self.wrong <= _RARELY
 
 
 def learn(view: View, state: State) -> ObservedRates:
-    """Compare the work left with that of an earlier round, for jobs that ran all the time between.
+    """Compare the work left with that of an earlier round, for jobs that ran throughout.
 
-    What deviates from the speed believed so far by more than the age of a report can make of it
-    counts at once, all else after :data:`_SPAN_S`.
+    A deviation from the previous speed that exceeds what the age of a report explains counts at
+    once, a smaller one after :data:`_SPAN_S`.
 
-    A speed counts for its own type and count only: errors of other pairs are not known to be alike.
-    One of a job that runs farther apart than need be tells of its place, not of type and count.
+    A speed counts for its own type and count only: other pairs need not have the same error. The
+    speed of a job that is spread over more racks or nodes than necessary says something about its
+    placement, not about type and count, and is ignored.
 
-    Where the view has measured a place and estimates others of the job, its own figures count: see
-    :func:`_corrected`.
+    If the view has measured one option of a job and estimates the others, the view's own values
+    count: see :func:`_corrected`.
     """
     jobs = view.jobs
     past = cast(Mapping[str, Any], state.get(_KEY, {}))
@@ -72,7 +74,7 @@ def learn(view: View, state: State) -> ObservedRates:
         old = cast(Mapping[str, dict[str, float]], past["measured"])
         before = cast(Mapping[str, list[float]], past["jobs"])
         measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
-        apart = farther(view)
+        apart = spread_too_far(view)
         for job in np.flatnonzero((place >= 0) & ~apart).tolist():
             id_ = jobs.ids[job]
             _, where, _, _, since, then = (*before.get(id_, ()), *_NEVER)[:6]
@@ -109,21 +111,22 @@ def learn(view: View, state: State) -> ObservedRates:
 
 
 def _counts(speed: float, believed: float, span: float) -> bool:
-    """Whether a speed over ``span`` seconds says more than the age of a report does."""
+    """Whether a speed measured over ``span`` seconds deviates by more than the age of a report
+    explains."""
     deviation = abs(speed / believed - 1.0)
     return span >= _SPAN_S or deviation > max(_EXACT, _REPORT_S / span)
 
 
-def remember(state: State, seen: ObservedRates) -> State:
-    """The policy's memory with what was learned."""
-    return {**state, _KEY: seen.memory}
+def with_speeds(state: State, observed: ObservedRates) -> State:
+    """The policy's state with what was observed."""
+    return {**state, _KEY: observed.memory}
 
 
 def _ended(view: View, past: Mapping[str, Any]) -> tuple[float, float]:
-    """How many jobs ended, and for how many of them the declared work was wrong; fading.
+    """(ended jobs, ended jobs whose declared work was wrong), older ones with less weight.
 
-    A job that is gone with much left had declared too much, or was cancelled; one that went on
-    after all was done had declared too little.
+    A job that is gone with much work left had declared too much, or was cancelled; one that went on
+    after its declared work had declared too little.
     """
     ended, wrong = float(past["ended"]), float(past["wrong"])
     here = set(view.jobs.ids)
@@ -144,7 +147,7 @@ def _guessed(view: View) -> FloatArray:
 
 
 def _places(view: View) -> IntArray:
-    """(J,) type and count that the job runs on, as one number; -1: none, several, or no option."""
+    """(J,) type and count that the job runs on, as one index; -1: none, several, or no option."""
     jobs, counts = view.jobs, np.asarray(view.counts, dtype=np.int64)
     number = len(jobs.ids)
     place: IntArray = np.full(number, -1, dtype=np.int64)
@@ -169,12 +172,13 @@ def _name(view: View, place: int) -> str:
 
 
 def _corrected(view: View, measured: Mapping[str, Mapping[str, float]]) -> FloatArray:
-    """(J, R, C) the view's rates with what was measured, but for measured rates of a view that
-    estimates other rates of the job.
+    """(J, R, C) the view's rates with the measured ones, except for measured rates of a job for
+    which the view estimates others.
 
-    These it derives from the measured ones, so that they err alike. With one of them replaced by
-    another measurement, the place where the job runs would seem better or worse than all others,
-    and those that it left, where a training becomes faster as it goes on, ever worse.
+    The view derives the estimates from its own measurement, so their errors agree. If only the
+    measured one were replaced, the present option would seem better or worse than all others; and
+    for a training that becomes faster as it goes on, the options that it left would seem ever
+    worse.
     """
     if not measured:
         return view.jobs.rate

@@ -1,4 +1,4 @@
-"""The view as options: for each job its run time on each (pool, count), and where it is now."""
+"""The view as options: the run time of each job on each (pool, count), and its present option."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
 
 _OVERDUE = 0.5
+"""A job that did more than declared is assumed to need this fraction of the work done again."""
 _UNKNOWN_S = 86_400.0
-"""Run time of a job whose work is not known, with the fewest GPUs that it can have: at its fastest,
-a job that may grow far would seem to need the most."""
+"""Run time of a job whose work is unknown, on the fewest GPUs that it can have, s. On its fastest
+option, a job that may grow far would seem to need the most."""
 _MOST_S = 1e9
 
 
 @dataclass(frozen=True)
 class Options:
-    """J jobs, O options, P pools. An option is a pool of nodes (one type, one access group) and a
-    number of GPUs of it."""
+    """J jobs, O options, P pools. An option is a number of GPUs of one pool (one type, one access
+    group)."""
 
     gpus: IntArray
     """(O,)"""
@@ -27,28 +28,28 @@ class Options:
     capacity: IntArray
     """(P,) GPUs that managed jobs may use."""
     seconds: FloatArray
-    """(J, O) run time of what is left, inf where the job cannot run so."""
+    """(J, O) run time of the remaining work in s; inf if the job cannot run there."""
     left: FloatArray
-    """(J,) samples still to train, as far as we believe it."""
+    """(J,) remaining samples, as far as they are believed."""
     now: IntArray
-    """(J,) the option that the job holds; -1 none; -2 it holds GPUs that are no option."""
+    """(J,) the present option of the job; -1: none; -2: it holds GPUs that match no option."""
     bound: BoolArray
-    """(J,) holds GPUs and may not leave them now."""
+    """(J,) whether the job holds GPUs and may not leave them now."""
     held: dict[int, Allocation]
     """What running jobs hold: (slot, GPUs) per node."""
     needs: Sequence[Demand]
     apart: dict[int, IntArray]
-    """(P,) GPUs per pool of the jobs that hold GPUs that are no option."""
+    """For jobs whose GPUs match no option: (P,) GPUs per pool."""
 
     @property
     def best_s(self) -> FloatArray:
-        """(J,) run time at the job's fastest, s; inf where it can run nowhere."""
+        """(J,) shortest run time in s; inf if the job cannot run anywhere."""
         best: FloatArray = self.seconds.min(axis=1, initial=np.inf)
         return best
 
 
 def options_of(view: View, pools: ResourcePools, rate: FloatArray, min_stay_s: float) -> Options:
-    """Set up the options. ``rate`` (J, R, C), samples/s, as the policy believes them."""
+    """The options of a view. ``rate`` (J, R, C): samples/s, as the policy believes them."""
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.int64)
     number = len(pools.spans)
@@ -75,25 +76,25 @@ def options_of(view: View, pools: ResourcePools, rate: FloatArray, min_stay_s: f
     apart: dict[int, IntArray] = {}
     now: IntArray = np.full(len(jobs.ids), -1, dtype=np.int64)
     place = {int(count): at for at, count in enumerate(counts.tolist())}
-    for job, parts in held.items():
-        where = {int(pools.pool[slot]) for slot, _ in parts}
-        total = sum(count for _, count in parts)
+    for job, allocation in held.items():
+        where = {int(pools.pool[slot]) for slot, _ in allocation}
+        total = sum(count for _, count in allocation)
         option = -2
         if len(where) == 1 and total in place:
             option = next(iter(where)) * len(counts) + place[total]
         now[job] = option if option >= 0 and np.isfinite(seconds[job, option]) else -2
         if now[job] == -2:
             apart[job] = np.zeros(number, dtype=np.int64)
-            for slot, count in parts:
+            for slot, count in allocation:
                 apart[job][pools.pool[slot]] += count
     bound = (now != -1) & (~jobs.movable | (view.now - jobs.since_s < min_stay_s) | (now == -2))
     return Options(gpus, pool, capacity, seconds, left, now, bound, held, needs, apart)
 
 
 def believed(left: FloatArray, total: FloatArray) -> FloatArray:
-    """Samples that are likely left. A job that did more than declared is taken to need as much
-    again as a part of what it did: its declaration says nothing any more, and near 0 left it would
-    come before all others."""
+    """(J,) samples that are likely left. A job that did more than declared is assumed to need a
+    fraction of what it did again: its declaration is no longer informative, and with almost no work
+    left it would come before all others."""
     with np.errstate(invalid="ignore"):
         done = np.where(np.isfinite(left), np.maximum(total - left, 0.0), 0.0)
     overdue = left <= np.minimum(1.0, 1e-3 * total)
@@ -108,7 +109,7 @@ def _held(view: View, pools: ResourcePools) -> dict[int, Allocation]:
     for job, node, kind, count in view.jobs.held.tolist():
         if count > 0:
             held.setdefault(job, []).append((pools.slot_of[node, kind], count))
-    return {job: tuple(parts) for job, parts in held.items()}
+    return {job: tuple(allocation) for job, allocation in held.items()}
 
 
 def _needs(view: View) -> list[Demand]:

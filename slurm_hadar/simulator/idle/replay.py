@@ -16,7 +16,7 @@ import numpy as np
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
-from slurm_hadar.policies.bftrainer.records import NOBODY, IdleMap, IdleView, Trainer
+from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleMap, IdleView, Trainer
 from slurm_hadar.simulator.idle.fragments import Fragments
 from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload
 from slurm_hadar.solvers.node_counts import best_values
@@ -167,7 +167,7 @@ class _World:
         self.decide, self.charge = decide, charge
         self.idle: BoolArray = np.zeros(count, bool)
         self.since: FloatArray = np.zeros(count)
-        self.holder: IntArray = np.full(count, NOBODY)
+        self.holder: IntArray = np.full(count, NO_TRAINER)
         """Per node: number of the trainer in the queue."""
         self.active: list[_Active] = []
         self.next = 0
@@ -233,7 +233,7 @@ class _World:
                 self.out.work -= one.done - one.work.samples
                 self.out.finished += 1
                 self.active.remove(one)
-                self.holder[self.holder == one.number] = NOBODY
+                self.holder[self.holder == one.number] = NO_TRAINER
             if ended:
                 self._admit()
                 if not self.active and self.next >= len(self.queue):
@@ -279,9 +279,9 @@ class _World:
         self.idle[nodes] = False
         if not len(nodes):
             return
-        hit = set(self.holder[nodes].tolist()) - {NOBODY}
+        hit = set(self.holder[nodes].tolist()) - {NO_TRAINER}
         before = dict(zip((one.number for one in self.active), self._held(), strict=True))
-        self.holder[nodes] = NOBODY
+        self.holder[nodes] = NO_TRAINER
         for one in self.active:
             if one.number in hit:
                 self.out.preemptions += 1
@@ -293,7 +293,7 @@ class _World:
 
     def _decide(self) -> None:
         nodes = np.flatnonzero(self.idle)
-        slot = np.full(self.next + 1, NOBODY)
+        slot = np.full(self.next + 1, NO_TRAINER)
         slot[[one.number for one in self.active]] = np.arange(len(self.active))
         view = replace(
             self.ask,
@@ -316,7 +316,7 @@ class _World:
             return
         grown, shrunk = set(new[changed].tolist()), set(old[changed].tolist())
         sizes = np.bincount(new[new >= 0], minlength=len(self.active))
-        for j in sorted((grown | shrunk) - {NOBODY}):
+        for j in sorted((grown | shrunk) - {NO_TRAINER}):
             one = self.active[j]
             cost = self.charge.rescale(
                 one.work.trainer,
@@ -329,7 +329,7 @@ class _World:
             self.out.work -= cost
             self.out.rescaling += cost
             self.out.rescales += 1
-        numbers = np.array([one.number for one in self.active] + [NOBODY])
+        numbers = np.array([one.number for one in self.active] + [NO_TRAINER])
         self.holder[nodes] = numbers[new]
 
 

@@ -78,9 +78,9 @@ class QueueOrder:
         own = self._places.own
         line = sorted(waiting, key=own.__getitem__)
         first = dict(zip(waiting, planned.tolist(), strict=True))
-        wish = self._promises.wish(line, [first[job] for job in line])
+        rank = self._promises.ranks(line, [first[job] for job in line])
         at = np.array(line, dtype=np.int64)
-        who = exchanged(WaitingJobs(self._group[at], self._asks[at], wish))
+        who = exchanged(WaitingJobs(self._group[at], self._asks[at], rank))
         for before, after in zip(line, at[who].tolist(), strict=True):
             self._places.held[after] = own[before]
 

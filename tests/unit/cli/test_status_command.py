@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from slurm_hadar import config
-from slurm_hadar.cli import common, doctor, status
+from slurm_hadar.cli import common, doctor, job_filter, status
 from slurm_hadar.cli.controller_of import controller_of
+from slurm_hadar.cli.job_filter import choice
 from slurm_hadar.cli.main import app
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.service.published import Published
@@ -128,7 +129,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
             all_in_vain=lambda _: {},
             policy_state=lambda name: kept.get(name, {}),
         ),
-        learning=SimpleNamespace(declared_work=SimpleNamespace(factors=lambda _: {})),
+        learning=SimpleNamespace(declared_work=SimpleNamespace(trust_factors=lambda _: {})),
     )
     monkeypatch.setattr(status, "is_controllers_user", lambda _: True)
     monkeypatch.setattr(status, "reader_of", lambda _: nullcontext(controller))
@@ -165,7 +166,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
 
 
 def test_jobs_that_are_counted_and_not_shown_are_named_as_what_they_are(shown, monkeypatch):
-    monkeypatch.setattr(status, "require_users", lambda _: None)
+    monkeypatch.setattr(job_filter, "require_users", lambda _: None)
     counted = "Jobs        1 RUNNING, 2 PENDING"
     others = shown(own="eve")
     assert counted in others
@@ -238,7 +239,7 @@ def test_a_mistake_is_one_sentence(shown, words, says):
 def test_without_the_nodes_types_are_those_of_the_configuration(types, fails):
     site = config.parse("[gpu_types.t4]\n", "site")
     hidden = Overview(1000.0, CONTROLLER, ControllerState("acts"), rows=ROWS)
-    chosen = status.choice("", "", "", types, "job")
+    chosen = choice("", "", "", types, "job")
     if fails:
         with pytest.raises(HadarError, match=fails):
             chosen.require_known(hidden, site)
@@ -254,7 +255,7 @@ def test_an_account_that_slurm_does_not_know_is_one_sentence(tmp_path, capsys):
     found = Overview(1000.0, CONTROLLER, ControllerState("acts"), rows=ROWS)
 
     def check(accounts):
-        status.choice("", accounts, "", "", "job").require_known(found, site)
+        choice("", accounts, "", "", "job").require_known(found, site)
 
     # Accounts with jobs are known without a question.
     check("phys,ml")

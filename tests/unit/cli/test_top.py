@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from slurm_hadar.cli.job_filter import Choice
 from slurm_hadar.cli.main import app
-from slurm_hadar.cli.status import Choice
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.status import CONTROLLER, ControllerState, GpuCounts, Overview
 from slurm_hadar.reports.text import Explanation, StatusRow

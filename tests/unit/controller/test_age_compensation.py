@@ -121,7 +121,7 @@ def test_its_priority_never_changes_until_its_age_counts_again(store, tmp_path):
     slurm = Slurm()
     before = slurm.priority
     sent, aged = tick(slurm, store, tmp_path)
-    assert len(aged) == 1 and sent.said == () and not sent.refused
+    assert len(aged) == 1 and sent.messages == () and not sent.refused
     assert slurm.partition == LIST and slurm.nice == 100
     *waits, last = slurm.seen
     assert len(waits) == 1 + slurm.finds_s and set(waits) == {before}
@@ -153,7 +153,7 @@ def test_nothing_is_sent_where_slurm_does_not_tell_the_ages(store, tmp_path):
 
     slurm.read_priorities = fails
     done, _ = tick(slurm, store, tmp_path)
-    assert done.said[0].startswith("the lists of 1 jobs stay: their ages are not known: sprio")
+    assert done.messages[0].startswith("the lists of 1 jobs stay: their ages are not known: sprio")
     assert slurm.partition == "gpu" and slurm.seen == []
 
 

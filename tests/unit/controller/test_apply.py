@@ -66,7 +66,7 @@ def test_hints_go_in_one_batch_and_change_nothing_but_what_they_say(context):
         ("1", {"Partition": LIST}),
         ("2", {"Partition": LIST}),
     ]
-    assert said.said == () and not said.refused
+    assert said.messages == () and not said.refused
     assert context.store.history("1")[0].outcome == "done" and not context.store.open_entries()
     assert known(context) == OURS
     assert sent(context, ids=())[1].batches == []
@@ -96,7 +96,7 @@ def test_the_plan_file_which_all_may_read_says_nothing_of_others(context):
 def test_what_slurm_refused_is_not_taken_for_ours(context):
     said, _ = sent(context, REFUSED)
     assert said.refused == {"1"}
-    assert said.said == (f"job 1: hint refused: {REFUSED}",)
+    assert said.messages == (f"job 1: hint refused: {REFUSED}",)
     assert known(context) == Steering()
     context.store.keep_steering("1", merge("", BEFORE))
     sent(context, REFUSED)

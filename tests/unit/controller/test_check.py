@@ -15,6 +15,13 @@ from slurm_hadar.cli.main import app
 from slurm_hadar.controller.checks import check, check_nodes
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
+from slurm_hadar.controller.checks.check_slurm_settings import (
+    exchange_findings,
+    kill_wait_findings,
+    queue_depth_findings,
+    release_findings,
+    requeue_delay_findings,
+)
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.journal.store import make_private
 from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
@@ -100,7 +107,7 @@ def test_open_folders_are_problems():
 def test_a_site_that_chose_no_exchange_learns_what_it_could_choose(rights, how, written, said):
     """Not one that chose none, nor one where it would do nothing."""
     own = config(f'[site]\nrights = "{rights}"\n{written}')
-    found = list(check._exchange(own, {"PriorityType": how}, None))
+    found = list(exchange_findings(own, {"PriorityType": how}, None))
     assert [f.level for f in found] == (["ok"] if said else [])
     assert all("not set" in f.what and '"association"' in f.what for f in found)
 
@@ -115,7 +122,7 @@ def test_a_site_that_chose_no_exchange_learns_what_it_could_choose(rights, how, 
 )
 def test_an_exchange_that_does_nothing_is_warned_of(rights, how, said):
     own = config(f'[site]\nrights = "{rights}"\n[queue]\nexchange = "association"\n')
-    found = list(check._exchange(own, {"PriorityType": how}, None))
+    found = list(exchange_findings(own, {"PriorityType": how}, None))
     assert [f.level for f in found] == (["warning"] if said else [])
     assert all(said in f.what and f.cure for f in found)
 
@@ -142,7 +149,7 @@ def test_where_ages_limit_the_exchanges_that_is_said(weight, error, level, says)
     }
     own = config('[site]\nrights = "operator"\n[queue]\nexchange = "association"\n')
     cluster = SimpleNamespace(read_priorities=read_priorities)
-    found = list(check._exchange(own, settings, cluster))
+    found = list(exchange_findings(own, settings, cluster))
     assert [one.level for one in found] == ([level] if level else [])
     assert all(says in one.what for one in found)
 
@@ -172,7 +179,7 @@ def test_types_and_features(found, level, says):
 
 @pytest.mark.parametrize(("wait", "warned"), [("30 sec", False), ("60 sec", True), ("", False)])
 def test_a_long_kill_wait_is_warned_of(wait, warned):
-    found = list(check._kill_wait(CONFIG, {"KillWait": wait}))
+    found = list(kill_wait_findings(CONFIG, {"KillWait": wait}))
     assert bool(found) is warned and all("after_return_s = 70" in f.cure for f in found)
 
 
@@ -207,9 +214,9 @@ def test_a_tick_tells_of_lost_gpus_once_as_long_as_it_lasts():
 )
 def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
     operator = config('[site]\nrights = "operator"\n')
-    assert bool(list(check._margin(operator, settings))) is warned
+    assert bool(list(requeue_delay_findings(operator, settings))) is warned
     # A sandbox sets a short time itself.
-    assert not list(check._margin(config('[site]\nrights = "sandbox"\n'), settings))
+    assert not list(requeue_delay_findings(config('[site]\nrights = "sandbox"\n'), settings))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_a_short_time_after_a_requeue_is_warned_of(settings, warned):
     ],
 )
 def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named):
-    found = list(check._depths({"SchedulerParameters": options}))
+    found = list(queue_depth_findings({"SchedulerParameters": options}))
     assert [one.what.split(":")[0] for one in found] == named
     assert all(one.level == "warning" and "SchedulerParameters" in one.cure for one in found)
 
@@ -243,7 +250,7 @@ def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named)
     ],
 )
 def test_what_holds_for_this_slurm_is_reported(settings, release, says):
-    found = list(check._of_this_slurm(settings, release))
+    found = list(release_findings(settings, release))
     assert len(found) == len(says)
     assert all(words in one.what for words, one in zip(says, found, strict=True))
 

@@ -57,7 +57,7 @@ def placed(cpus_per_gpu=8.0, mem=2048, gpus=1):
 def test_the_fields_that_slurm_takes(one, fields):
     want = resource_request(one, Steering())
     gpus = want.count
-    found = cpus.wish(one, want, placed(gpus=gpus))
+    found = cpus.changed_fields(one, want, placed(gpus=gpus))
     each, total, node, memory = fields
     expected = {"CPUsPerTask": each, "NumCPUs": total, "MinCPUsNode": node}
     if memory:
@@ -79,7 +79,7 @@ def test_the_fields_that_slurm_takes(one, fields):
 def test_who_allows_nothing_keeps_his_request(one):
     want = resource_request(one, Steering())
     assert not cpus.may_change(one, want)
-    assert cpus.wish(one, want, placed()) == {} and not cpus.differs(one, want, placed())
+    assert cpus.changed_fields(one, want, placed()) == {} and not cpus.differs(one, want, placed())
     assert cpus.trait([target(one)], TABLE, nodes()) is None
 
 

@@ -186,7 +186,7 @@ def test_short_jobs_make_no_long_ones_look_short_again(site, name):
 def test_a_user_whose_jobs_differ_little_is_believed(site):
     for seconds in (3000.0, 3600.0, 4200.0, 3600.0, 3300.0, 3900.0):
         site.runs(seconds)
-    factor = site.controller.learning.assumed_work.factors(site.now).get(1000, 1.0)
+    factor = site.controller.learning.assumed_work.trust_factors(site.now).get(1000, 1.0)
     assert factor < 1.1
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 from hand_made import config, job
@@ -55,7 +56,7 @@ sys.stdin.read()
 
 def test_a_second_one_leaves_or_waits(tmp_path):
     argv = [sys.executable, "-c", HOLD, str(tmp_path / "s")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(argv, **pipes, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with (
@@ -74,7 +75,7 @@ def test_a_second_one_leaves_or_waits(tmp_path):
 
 def test_a_killed_one_leaves_no_lock(tmp_path):
     argv = [sys.executable, "-c", HOLD, str(tmp_path / "s")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(argv, **pipes, text=True) as other:
         assert other.stdout.readline() == "held\n"
         other.kill()
@@ -253,8 +254,8 @@ def test_two_state_folders_on_one_host_are_two_controllers(tmp_path):
 @contextmanager
 def named_daemon(folder):
     """A process that stays, with its heartbeat in ``folder``."""
-    argv, pipes = [sys.executable, "-c", NAMED], {"stdin": PIPE, "stdout": PIPE, "text": True}
-    with subprocess.Popen(argv, **pipes) as daemon:
+    argv = [sys.executable, "-c", NAMED]
+    with subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, text=True) as daemon:
         name = daemon.stdout.readline().strip()
         write_heartbeat(folder, "act", 10.0, writer=Writer("of the lost folder", name))
         yield replace(read_heartbeat(folder, os.getuid()), pid=daemon.pid)

@@ -115,7 +115,7 @@ def test_who_it_is_about_is_reported_up_to_the_level_and_no_further(store, peopl
     entry = store.begin("1", "move", "asked", NOW, details)
     store.end(entry, f"refused: {why}", NOW + 2)
     said = (f"job 9: {'SECRET'!r} is odd",)
-    lines = written(store, report(shown, said=said if people != "names" else ()), people)
+    lines = written(store, report(shown, notices=said if people != "names" else ()), people)
     assert [line["event"] for line in lines] == ["decision", "action", "tick"]
     text = json.dumps(lines)
     assert ("SECRET" in text) == (people == "names")

@@ -73,7 +73,7 @@ def test_folders_are_named_by_their_key(home, people):
     shown = seen([])
     view = look(shown)
     means = diff(view, dictate(view.view, {}), shown, site, MoveBudget(10))
-    report = TickReport(shown, view, dictate(view.view, {}), means, True, said=tuple(said))
+    report = TickReport(shown, view, dictate(view.view, {}), means, True, notices=tuple(said))
     event_log.write(log, store, report)
     # SQLite tells where a link leads.
     (home / "state" / "hadar.sqlite").rename(home / "state" / "gone")

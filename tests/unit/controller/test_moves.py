@@ -61,13 +61,13 @@ HERE = running("1", {"k1": {"k80": 1}})
 
 def test_a_job_that_has_not_answered_yet_is_waited_for(context):
     begun(context)
-    assert advanced(context, HERE).said == () and outcome(context) is None
+    assert advanced(context, HERE).messages == () and outcome(context) is None
     assert destinations(context.store.open_entries()) == {"1": {"v1": {"v100": 1}}}
 
 
 def test_a_job_that_does_not_answer_stays_and_is_reported(context):
     begun(context, at=NOW - 121)
-    assert "stays where it is" in advanced(context, HERE).said[0]
+    assert "stays where it is" in advanced(context, HERE).messages[0]
     plan = read_plan(context.config.site.exchange_dir, "1", (os.getuid(),))
     assert plan.save == "" and plan.gpus == {"k80": 1}
 
@@ -109,22 +109,22 @@ def test_a_move_that_took_too_long_says_what_is_known(context, shown, says, unan
 )
 def test_a_move_ends_with_what_is_seen(context, shown, says):
     begun(context)
-    assert says in advanced(context, shown).said[0] and says in outcome(context)
+    assert says in advanced(context, shown).messages[0] and says in outcome(context)
     assert context.store.open_entries() == []
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.UNKNOWN, JobState.SUSPENDED])
 def test_a_job_between_two_states_is_waited_for(context, state):
     begun(context)
-    assert advanced(context, replace(HERE, state=state)).said == ()
-    assert advanced(context, replace(HERE, state=state, restarts=1)).said == ()
+    assert advanced(context, replace(HERE, state=state)).messages == ()
+    assert advanced(context, replace(HERE, state=state, restarts=1)).messages == ()
     assert outcome(context) is None
 
 
 def test_a_job_out_of_sight_is_unknown_for_long_and_then_given_up(context):
     begun(context)
-    assert advanced(context).said == () and outcome(context) is None
-    assert "does not show the job" in advanced(context, now=NOW + 4000).said[0]
+    assert advanced(context).messages == () and outcome(context) is None
+    assert "does not show the job" in advanced(context, now=NOW + 4000).messages[0]
 
 
 def test_what_was_planned_is_read_back_from_the_journal(context):
@@ -551,7 +551,7 @@ def test_a_moved_job_may_start_at_once_and_a_stopped_one_makes_way(context, gpus
     context.store.advance(entry, "requeued", NOW - 10.5)
     requeued = job("1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + 111, features="k80")
     cluster = Takes()
-    said = advanced(replace(context, cluster=cluster), requeued).said
+    said = advanced(replace(context, cluster=cluster), requeued).messages
     assert cluster.sent == [sent_on]
     assert outcome(context) == ("moved" if gpus else "stopped") and len(said) == 1
 
@@ -715,16 +715,16 @@ def test_a_job_that_somebody_else_requeued_before_we_did_is_not_sent_on_at_once(
     late = context.config.moving.after_return_s
     refusing = replace(context, cluster=Refuses("any"))
     requeued = job("1", restarts=1, submit_s=NOW - 10)
-    assert advanced(refusing, requeued, now=NOW - 11 + late).said == ()
-    assert "refused" in advanced(refusing, requeued, now=NOW - 10 + late).said[0]
+    assert advanced(refusing, requeued, now=NOW - 11 + late).messages == ()
+    assert "refused" in advanced(refusing, requeued, now=NOW - 10 + late).messages[0]
 
 
 def test_a_job_that_began_as_it_was_sent_on_is_looked_at_again(context):
     requeued = sent(context)
     busy = replace(context, cluster=Refuses("Job is no longer pending execution for job 1"))
-    assert advanced(busy, requeued).said == () and outcome(context) is None
+    assert advanced(busy, requeued).messages == () and outcome(context) is None
     there = running("1", {"v1": {"v100": 1}}, restarts=1)
-    assert "moved" in advanced(busy, there).said[0] and outcome(context) == "moved"
+    assert "moved" in advanced(busy, there).messages[0] and outcome(context) == "moved"
 
 
 def test_untyped_gpus_have_the_type_of_their_node(context):
@@ -732,7 +732,7 @@ def test_untyped_gpus_have_the_type_of_their_node(context):
     requeued = sent(context)
     known = replace(context, nodes={"v1": node("v1")})
     there = running(requeued.id, {"v1": {"": 1}}, restarts=1)
-    assert "moved" in advanced(known, there).said[0] and outcome(context) == "moved"
+    assert "moved" in advanced(known, there).messages[0] and outcome(context) == "moved"
 
 
 def test_a_job_that_slurm_started_elsewhere_has_a_plan_for_what_it_got(context):
@@ -742,14 +742,14 @@ def test_a_job_that_slurm_started_elsewhere_has_a_plan_for_what_it_got(context):
     folder = context.config.site.exchange_dir
     assert read_plan(folder, "1", {os.getuid()}).gpus == {"v100": 1}
     elsewhere = running("1", {"k1": {"k80": 1}}, restarts=1)
-    assert "started by itself" in advanced(busy, elsewhere).said[0]
+    assert "started by itself" in advanced(busy, elsewhere).messages[0]
     assert read_plan(folder, "1", {os.getuid()}).gpus == {"k80": 1}
 
 
 def test_a_placement_that_slurm_refuses_ends_the_move(context):
     requeued = sent(context)
     refusing = replace(context, cluster=Refuses("Requested node configuration is not available"))
-    said = advanced(refusing, requeued).said
+    said = advanced(refusing, requeued).messages
     assert "placement was refused" in said[0] and context.store.open_entries() == []
 
 
@@ -762,7 +762,7 @@ def test_where_slurm_falls_silent_the_next_tick_goes_on(context):
 
 def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(context):
     begun(context, at=NOW + 3600)
-    assert "stays where it is" in advanced(context, HERE).said[0]
+    assert "stays where it is" in advanced(context, HERE).messages[0]
 
 
 def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):

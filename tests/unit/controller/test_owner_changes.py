@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hand_made import NOW, config, job, nodes, running, seen
@@ -20,7 +21,7 @@ from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Traffic
 
-TO_P100 = {
+TO_P100: dict[str, Any] = {
     "gpus": {"p100": 1},
     "nodes": {"p1": {"p100": 1}},
     "moves": 1,
@@ -76,7 +77,7 @@ def advanced(context, shown, details=TO_P100, requeued=False, progress=SAVED):
     entry = context.store.begin("1", "move", "asked", NOW - 12, details)
     if requeued:
         context.store.advance(entry, "requeued", NOW - 10.5)
-    said = advance(context, {"1": shown}, {"1": progress} if progress else {}, NOW).said
+    said = advance(context, {"1": shown}, {"1": progress} if progress else {}, NOW).messages
     return context.store.history("1")[0].outcome, said
 
 

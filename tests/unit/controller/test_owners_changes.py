@@ -140,7 +140,7 @@ def test_what_is_set_in_the_middle_of_a_move_is_kept(context, shown, sent, forei
     context.store.begin("1", "move", "requeued", NOW - 20, MOVE)
     usual = {"restarts": 2, "submit_s": NOW - 60, "eligible_s": NOW - 1, "declaration": ALL}
     waits = job("1", **{**usual, "partitions": ("gpu",), **shown})
-    said = advance(context, {"1": waits}, {}, NOW).said
+    said = advance(context, {"1": waits}, {}, NOW).messages
     assert context.cluster.sent == [{**sent, "StartTime": "now"}]
     stored = decode(context.store.steerings(["1"])["1"])
     assert set(stored.foreign) == foreign and not foreign & {*stored.was, *stored.wrote}
@@ -153,7 +153,7 @@ def test_a_list_that_a_move_came_too_late_to_write_is_no_mark_of_another_author(
     context.store.begin("1", "move", "requeued", NOW - 20, MOVE)
     context.keep(job("1"), steering_of(MOVE, NOW - 20))
     runs = running("1", {"v1": {"v100": 1}}, restarts=2, partitions=("v100",), declaration=ALL)
-    assert "started by itself" in advance(context, {"1": runs}, {}, NOW).said[0]
+    assert "started by itself" in advance(context, {"1": runs}, {}, NOW).messages[0]
     ours = decode(context.store.steerings(["1"])["1"])
     for names, his in (("gpu", False), ("k80,v100", False), ("p100", True)):
         waits = job("1", partitions=tuple(names.split(",")), restarts=3, declaration=ALL)

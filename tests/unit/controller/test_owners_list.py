@@ -1,6 +1,7 @@
 """A list of partitions that a job's owner writes (scontrol): it stays, and the job moves in it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hand_made import NOW, RATES, config, decide, hinted, job, look, only, running, seen
@@ -84,7 +85,7 @@ def test_a_running_job_moves_among_the_partitions_of_its_owners_list(tmp_path):
     assert action.steering.was == {"Partition": "k80,v100,p100"}
     # The journal brings both back, and knows what the requeue shows.
     store = Store.open(tmp_path)
-    details = {**action_details(action), **move_details(action, ours, store)}
+    details: dict[str, Any] = {**action_details(action), **move_details(action, ours, store)}
     store.close()
     assert details["stood"]["Partition"] == "k80,v100,p100"
     moved = steering_of(details, NOW)

@@ -450,11 +450,11 @@ def test_a_nice_that_the_owner_sets_after_its_place_was_used_is_not_written_agai
         found = changed_by_owner(reset, BETWEEN, STARTED, state=before)
         assert found.nices == {} and found.memory.lost == {}
         assert found.memory.barred == {reset.uid: NOW + DAY_S}
-        (said,) = found.said
+        (said,) = found.messages
         assert said.startswith("job 1: Nice 0 is not what the exchange of places gave it")
         again = {"state": as_state(found.memory), "steering": {"1": THEIRS}}
         assert places([reset, BETWEEN], **again).nices == {}
-        assert places([reset, BETWEEN], **again).said == ()
+        assert places([reset, BETWEEN], **again).messages == ()
 
 
 def test_an_exchange_under_way_is_undone_where_an_owner_has_changed_a_nice():
@@ -494,12 +494,12 @@ def test_a_job_that_opts_out_after_its_place_was_used_bars_its_owner_too():
     for before in (after_an_exchange(), state):
         found = places([out, BETWEEN, STARTED], state=before, steering=EXCHANGED)
         assert found.memory.barred == {out.uid: NOW + DAY_S}
-        assert "job 1: it opted out after" in found.said[0]
+        assert "job 1: it opted out after" in found.messages[0]
         after = {"state": as_state(found.memory), "steering": EXCHANGED}
-        assert places([out, BETWEEN], **after).said == ()
+        assert places([out, BETWEEN], **after).messages == ()
     # Before the other one starts both have their own again.
     found = places([out, BETWEEN, UP], state=after_an_exchange(), steering=EXCHANGED)
-    assert found.memory.barred == {} and found.said == ()
+    assert found.memory.barred == {} and found.messages == ()
 
 
 def test_only_a_nice_that_the_controller_gave_is_seen_as_changed():
@@ -617,7 +617,7 @@ def confirmed(tmp_path, *jobs, refused=()):
     store = Store.open(tmp_path / "state")
     slurm = Shown(*jobs)
     context = ActionContext(slurm, store, site(), clock=lambda: NOW)
-    said = confirm(context, actions(), refused).said
+    said = confirm(context, actions(), refused).messages
     known = {id_: context.steering_of(job(id_, 1)) for id_ in ("1", "2")}
     store.close()
     return slurm.sent, said, known
@@ -640,7 +640,7 @@ def test_a_nice_that_was_set_since_the_tick_looked_is_not_overwritten():
     for changed in (job("2", 693, nice=7), job("2", 0, held=True)):
         ids, sent = left_to_send(as_seen[0], changed)
         assert ids == ["3"] and sent.refused == {"1", "2"}
-        assert "the Nice of job 2 has just been changed" in sent.said[0]
+        assert "the Nice of job 2 has just been changed" in sent.messages[0]
 
 
 class Dead(Shown):
@@ -668,7 +668,7 @@ def test_a_nice_that_the_owner_of_a_moved_job_set_since_the_tick_looked_stays(sh
 def test_no_places_are_exchanged_where_slurm_does_not_say_what_the_jobs_have():
     ids, sent = left_to_send(shown=Dead)
     assert ids == ["3"] and sent.refused == {"1", "2"}
-    assert "slurmctld does not answer" in sent.said[0]
+    assert "slurmctld does not answer" in sent.messages[0]
 
 
 def test_an_exchange_that_slurm_carried_out_stands(tmp_path):
@@ -706,7 +706,7 @@ def test_a_look_that_fails_is_said(tmp_path):
             raise SlurmError("slurmctld does not answer")
 
     store = Store.open(tmp_path / "state")
-    said = confirm(ActionContext(Dead(), store, site()), actions(), ()).said
+    said = confirm(ActionContext(Dead(), store, site()), actions(), ()).messages
     store.close()
     assert "slurmctld does not answer" in said[0]
 

@@ -205,7 +205,7 @@ def context(tmp_path):
 def test_who_gets_which_signal(context, words, sent):
     action = Action(Kind.MOVE, runs(*words), {}, Steering(gpus={"v100": 1}), "faster")
     # Of a training that is no step, where the runtime polls its plan.
-    assert ask_to_save(context, action, False, NOW).said == ()
+    assert ask_to_save(context, action, False, NOW).messages == ()
     assert context.cluster.signals == sent
     (entry,) = context.store.open_entries()
     assert entry.details["habit"] == action.job.declaration.habit

@@ -62,7 +62,7 @@ def test_it_is_no_new_file_and_its_lease_is_released(context):
 
 def test_its_move_in_flight_is_carried_to_its_end(context):
     """Its entry does not know what priority the job had."""
-    said = advance(context, {one.id: one for one in ASKED}, {}, NOW).said
+    said = advance(context, {one.id: one for one in ASKED}, {}, NOW).messages
     assert said == ("job 2: released, to start on 1 x v100",)
     assert context.cluster.sent == [("2", {"Features": "v100", "StartTime": "now"})]
     assert context.store.open_entries() == []

@@ -51,7 +51,7 @@ def a_bit_of_everything(**more):
 
 def test_the_log_of_a_tick_says_what_was_done_and_counts_the_rest():
     became = ("job 3: released, to start on 1 x v100",)
-    lines = format_tick(a_bit_of_everything(said=("job 8: moved",), outcomes=became))
+    lines = format_tick(a_bit_of_everything(notices=("job 8: moved",), outcomes=became))
     assert lines[:-1] == [
         "job 8: moved",
         "update job 1: Partition=v100,p100,k80",

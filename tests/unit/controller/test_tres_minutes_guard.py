@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hand_made import CONFIG, NOW, ordinary, running, seen
@@ -195,7 +196,7 @@ def test_the_qos_of_its_partitions_binds():
     assert "QOS gold" in refused(Slurm(), there, partitions=gold)["1"]
     # It holds nothing of it yet.
     for limit, fits in ((483.0, True), (481.0, False)):
-        slurm = Slurm()
+        slurm: Any = Slurm()
         slurm.minutes.qos["gold"] = (MinuteLimit("QOS gold", "GrpTRESRunMins", "cpu", limit, 0),)
         assert bool(refused(slurm, there, partitions=gold)) is not fits
 

@@ -65,7 +65,7 @@ def plan(context):
 
 def test_after_a_refused_requeue_it_names_what_the_job_has(context):
     context.store.begin("1", "move", "asked", NOW - 10, TO_V100)
-    (said,) = advance(context, {"1": HERE}, {"1": SAVED}, NOW).said
+    (said,) = advance(context, {"1": HERE}, {"1": SAVED}, NOW).messages
     assert "the requeue was refused" in said
     assert (plan(context).gpus, plan(context).save) == ({"k80": 1}, "")
 
@@ -79,13 +79,13 @@ def test_after_a_refused_requeue_it_names_what_the_job_has(context):
 )
 def test_where_no_plan_follows_there_is_none(context, shown, says):
     context.store.begin("1", "move", "asked", NOW - 10, TO_V100)
-    (said,) = advance(context, {"1": shown}, {}, NOW).said
+    (said,) = advance(context, {"1": shown}, {}, NOW).messages
     assert says in said and plan(context) is None
 
 
 def test_a_running_job_that_is_no_longer_managed_reads_what_it_has(context):
     context.store.begin("1", "move", "asked", NOW - 10, TO_V100)
-    (said,) = advance(context, {"1": replace(HERE, declaration=OFF)}, {}, NOW).said
+    (said,) = advance(context, {"1": replace(HERE, declaration=OFF)}, {}, NOW).messages
     assert "no longer managed" in said
     assert (plan(context).gpus, plan(context).save) == ({"k80": 1}, "")
 
@@ -108,7 +108,7 @@ def test_one_that_cannot_be_corrected_is_reported_and_removed(
     """Nothing follows it: the move has ended."""
     context.store.begin("1", "move", "asked", opened_s, TO_V100)
     monkeypatch.setattr(apply, "write_plan", unwritable)
-    first, second = advance(context, {"1": shown}, progress, NOW).said
+    first, second = advance(context, {"1": shown}, progress, NOW).messages
     assert "its plan file cannot be written" in first and "plan file" not in second
     assert not context.store.open_entries() and plan(context) is None
 
@@ -125,7 +125,7 @@ def test_a_signal_that_is_refused_corrects_the_plan_too(context, monkeypatch):
     monkeypatch.setattr(apply, "write_plan", write_first)
     action = Action(Kind.MOVE, HERE, {}, Steering({"v100": 1}, time=NOW), "faster")
     sent = ask_to_save(context, action, None, NOW)
-    assert [("given up" in one, "cannot be written" in one) for one in sent.said] == [
+    assert [("given up" in one, "cannot be written" in one) for one in sent.messages] == [
         (True, False),
         (False, True),
     ]

@@ -5,6 +5,7 @@ import math
 import os
 import sqlite3
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,8 @@ def test_the_table_has_numbers_of_gpus_that_a_node_of_two_has_and_the_planned_on
     one = replace(
         job("--gres=gpu:1"), declaration=Declaration(gpus=(1, 4), types=("any",), checkpoint="yes")
     )
-    want = replace(resource_request(one, Steering()), most_nodes=most_nodes)
+    request: Any = resource_request(one, Steering())
+    want = replace(request, most_nodes=most_nodes)
     assert want.counts == (1, 2, 3, 4)
     assert counts_shown(possible, want, 2, chosen) == shown
 

@@ -21,7 +21,7 @@ from slurm_hadar.domain.declaration_values import signal_of_sbatch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.slurm.tres import parse_gpus
 
-SITE = {
+SITE: dict[str, Any] = {
     "untype": True,
     "quiet": False,
     "default_types": "",

@@ -12,7 +12,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.policies.bftrainer import equal as bftrainer_equal
 from slurm_hadar.policies.bftrainer import policy as bftrainer
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
-from slurm_hadar.policies.bftrainer.records import NOBODY, IdleView, Trainer
+from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleView, Trainer
 
 DECIDES = (bftrainer.decide, bftrainer.decide_plain, bftrainer_equal.decide)
 
@@ -28,7 +28,7 @@ def view(nodes: int, trainers: list[Trainer], since: list[float] | None = None) 
         now=1000.0,
         nodes=np.arange(nodes),
         since_s=np.array(since if since is not None else [900.0] * nodes),
-        holder=np.full(nodes, NOBODY),
+        holder=np.full(nodes, NO_TRAINER),
         trainers=tuple(trainers),
     )
 
@@ -43,7 +43,7 @@ def random_view(seed: int, types: int = 1) -> IdleView:
         trainers.append(replace(one, rate=rate))
     holder = random.integers(-1, max(len(trainers), 1), nodes) if trainers else np.full(nodes, -1)
     for j, one in enumerate(trainers):
-        holder[np.flatnonzero(holder == j)[one.most :]] = NOBODY
+        holder[np.flatnonzero(holder == j)[one.most :]] = NO_TRAINER
     return IdleView(
         now=5000.0,
         nodes=np.sort(random.choice(100, nodes, replace=False)),
@@ -90,7 +90,7 @@ def test_caps_of_the_cluster_and_of_a_user(decide: object) -> None:
 
 
 def test_a_large_trainer_is_not_stopped_for_one_node() -> None:
-    holder = np.array([0] * 20 + [NOBODY])
+    holder = np.array([0] * 20 + [NO_TRAINER])
     one = view(21, [trainer(64)])
     plan, _ = bftrainer.decide(replace(one, holder=holder), IdleSurvival.unknown())
     assert (plan.holder == holder).all()
@@ -110,7 +110,7 @@ def test_looking_less_far_than_a_restart_still_starts(types: int) -> None:
 
 def test_old_nodes_go_to_the_trainer_on_old_nodes() -> None:
     since = [0.0] * 4 + [990.0] * 4 + [0.0] * 4 + [990.0] * 4
-    holder = np.array([1] * 4 + [0] * 4 + [NOBODY] * 8)
+    holder = np.array([1] * 4 + [0] * 4 + [NO_TRAINER] * 8)
     seen = replace(view(16, [trainer(), trainer()], since), holder=holder)
     plan, _ = bftrainer.decide(seen, IdleSurvival.unknown())
     assert plan.holder[8:].tolist() == [1] * 4 + [0] * 4
@@ -157,7 +157,7 @@ def test_stays_are_learned_from_what_was_seen() -> None:
 def test_a_shaky_node_is_not_worth_a_stop() -> None:
     since = [0.0] * 6 + [240_000.0, 240_000.0]
     one = replace(
-        view(8, [trainer(64)], since), now=240_000.0, holder=np.array([0] * 6 + [NOBODY] * 2)
+        view(8, [trainer(64)], since), now=240_000.0, holder=np.array([0] * 6 + [NO_TRAINER] * 2)
     )
     fresh, _ = bftrainer.decide(one, IdleSurvival.unknown())
     learned, _ = bftrainer.decide(one, _weeks(IdleSurvival.unknown(), 2000))
@@ -166,7 +166,7 @@ def test_a_shaky_node_is_not_worth_a_stop() -> None:
     fewer = replace(one, forward_s=80.0)
     assert (bftrainer.decide(fewer, IdleSurvival.unknown())[0].holder == 0).all()
     assert (
-        bftrainer.decide(fewer, _weeks(IdleSurvival.unknown(), 2000))[0].holder[6:] == NOBODY
+        bftrainer.decide(fewer, _weeks(IdleSurvival.unknown(), 2000))[0].holder[6:] == NO_TRAINER
     ).all()
     assert learned.holder.shape == (8,)
 

@@ -12,7 +12,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.traits import BatchTrait, CpuTrait, NetworkTrait
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.composite import completed, widened
+from slurm_hadar.policies.composite import completed_plan, with_attainable_rates
 from slurm_hadar.testing import check_plan as check
 from slurm_hadar.testing import held_by, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.testing.strategies import views
@@ -134,8 +134,8 @@ def test_a_plan_with_everything_keeps_to_what_there_is(view: View) -> None:
 def test_without_traits_nothing_is_added(view: View) -> None:
     plan, _ = decide(view, {})
     check(view, plan)
-    assert widened(view) is view
-    assert completed(view, plan) == plan
+    assert with_attainable_rates(view) is view
+    assert completed_plan(view, plan) == plan
 
 
 def test_each_part_takes_part() -> None:
@@ -161,7 +161,7 @@ def test_each_part_takes_part() -> None:
         network=NetworkTrait(np.array([[1.0, 0.9, 0.1]]), one),
     )  # fmt: skip
     view = view_of(nodes, jobs, (2, 4))
-    assert (widened(view).jobs.rate > 1.5 * rate).all()
+    assert (with_attainable_rates(view).jobs.rate > 1.5 * rate).all()
     placement = decide(view, {})[0].placements["j0"]
     assert placement.batch == 64
     assert placement.cpus_per_gpu == pytest.approx(8.0)

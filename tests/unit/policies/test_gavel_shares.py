@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from slurm_hadar.solvers.centre import centre
-from slurm_hadar.solvers.shares import largest_least, largest_sum
+from slurm_hadar.solvers.shares import max_min_shares, max_total_shares
 
 Problem = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -60,7 +60,7 @@ def oracle(problem: Problem, together: bool) -> float:
 @settings(max_examples=50, deadline=None)
 def test_the_least_gain_is_the_largest_there_is(problem: Problem) -> None:
     gain, gpus, capacity = problem
-    found = largest_least(gain, gpus, capacity)
+    found = max_min_shares(gain, gpus, capacity)
     possible(found.share, gpus, capacity)
     able = (gain * (capacity > 0)).any(axis=1)
     if not able.any():
@@ -78,7 +78,7 @@ def test_the_least_gain_is_the_largest_there_is(problem: Problem) -> None:
 @settings(max_examples=30, deadline=None)
 def test_the_sum_is_the_largest_there_is(problem: Problem) -> None:
     gain, gpus, capacity = problem
-    found = largest_sum(gain, gpus, capacity)
+    found = max_total_shares(gain, gpus, capacity)
     possible(found.share, gpus, capacity)
     assert float((gain * found.share).sum()) == pytest.approx(oracle(problem, False), abs=1e-6)
 
@@ -90,9 +90,9 @@ def test_who_is_alike_gets_alike_and_the_order_of_the_jobs_does_not_matter(
 ) -> None:
     gain, gpus, capacity = problem
     twice, sizes = np.vstack([gain, gain]), np.concatenate([gpus, gpus])
-    both = largest_least(twice, sizes, capacity).share
+    both = max_min_shares(twice, sizes, capacity).share
     assert np.array_equal(both[: len(gain)], both[len(gain) :])
-    turned = largest_least(twice[::-1], sizes[::-1], capacity).share[::-1]
+    turned = max_min_shares(twice[::-1], sizes[::-1], capacity).share[::-1]
     assert both == pytest.approx(turned, abs=1e-6)
 
 
@@ -121,8 +121,10 @@ def test_the_centre_is_where_no_slack_can_gain() -> None:
 
 
 def test_nothing_to_share() -> None:
-    none = largest_least(np.zeros((0, 2)), np.zeros(0, np.int64), np.array([1, 1]))
+    none = max_min_shares(np.zeros((0, 2)), np.zeros(0, np.int64), np.array([1, 1]))
     assert none.share.shape == (0, 2)
-    no_gpus = largest_least(np.ones((2, 2)), np.ones(2, np.int64), np.zeros(2, np.int64))
+    no_gpus = max_min_shares(np.ones((2, 2)), np.ones(2, np.int64), np.zeros(2, np.int64))
     assert not no_gpus.share.any()
-    assert largest_sum(np.zeros((0, 2)), np.zeros(0, np.int64), np.array([1, 1])).share.size == 0
+    assert (
+        max_total_shares(np.zeros((0, 2)), np.zeros(0, np.int64), np.array([1, 1])).share.size == 0
+    )

@@ -14,7 +14,7 @@ from slurm_hadar.domain.dealing import deal, seconds
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.hare.completion import completed
+from slurm_hadar.policies.hare.completion import with_dealt_rounds
 from slurm_hadar.policies.hare.policy import queues
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.costs import Costs
@@ -150,7 +150,7 @@ def test_room_that_is_too_small_for_a_waiting_job_is_not_kept_for_it() -> None:
 @_QUICK
 def test_another_policys_plan_is_completed_and_nobody_loses(name: str, view: View) -> None:
     plan, _ = policies.get(name)(view, {})
-    more = completed(view, plan)
+    more = with_dealt_rounds(view, plan)
     whole(view, more)
     assert set(plan.placements) <= set(more.placements)
     for job, id_ in enumerate(view.jobs.ids):
@@ -162,7 +162,7 @@ def test_what_a_plan_leaves_spare_goes_to_rounds() -> None:
     view = one_job(7, (4.0, 2.0, 1.0), [[1, 0, 0], [0, 1, 0], [0, 0, 1]])
     plan, _ = policies.get("hadar")(view, {})
     assert plan.placements["j0"].gpus == {"fast": 1}
-    placed = completed(view, plan, 0.0).placements["j0"]
+    placed = with_dealt_rounds(view, plan, 0.0).placements["j0"]
     assert placed.copies == 3 and np.allclose(placed.shares, (4 / 7, 2 / 7, 1 / 7))
 
 

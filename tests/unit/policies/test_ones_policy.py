@@ -226,6 +226,15 @@ def test_a_crowd_is_served(seed: int) -> None:
     assert len(plan.placements) >= 12
 
 
+def test_a_state_of_version_1_is_read() -> None:
+    view = crowd(0, {"generations": 1})
+    plan, state = decide(view, {})
+    before = {**state, "version": 1, "laid": state["decided"], "crowd": state["mean_jobs"]}
+    del before["decided"], before["mean_jobs"]
+    after = applied(view, plan)
+    assert decide(after, before) == decide(after, state) != decide(after, {})
+
+
 def test_two_thousand_jobs() -> None:
     view = crowd(0, {"generations": 1})
     rows = np.arange(2000) % len(view.jobs.ids)

@@ -15,7 +15,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.synergy.completing import at_best, completed, eased
+from slurm_hadar.policies.synergy.completion import at_best, at_fair_share, with_cpus_and_memory
 from slurm_hadar.policies.synergy.settings import ORDERS
 from slurm_hadar.testing import applied, crowd, held_by, place_of
 from slurm_hadar.testing import check_plan as check
@@ -276,13 +276,16 @@ def test_another_policys_gpus_get_their_cpus(inner: str) -> None:
 def test_views_for_other_policies() -> None:
     view = servers(1, [(HUNGRY, 1), (LIGHT, 2)])
     assert at_best(view).jobs.rate.max(axis=(1, 2)).tolist() == pytest.approx([3.0, 1.0])
-    easier = eased(view)
+    easier = at_fair_share(view)
     assert easier.jobs.rate.max(axis=(1, 2)).tolist() == [1.0, 1.0]
     assert easier.jobs.cpus_per_gpu.tolist() == [3.0, 1.0]
     assert easier.jobs.mem_per_gpu_mb.tolist() == [20.0, 20.0]
     plan = Plan({"j0": Placement({"fast": 1}, {"n0": {"fast": 1}}, reason="first")})
-    assert given_cpus(completed(view, plan), "j0") == (12.0, 20)
-    assert completed(replace(view, jobs=replace(view.jobs, cpu_sensitivity=None)), plan) == plan
+    assert given_cpus(with_cpus_and_memory(view, plan), "j0") == (12.0, 20)
+    assert (
+        with_cpus_and_memory(replace(view, jobs=replace(view.jobs, cpu_sensitivity=None)), plan)
+        == plan
+    )
 
 
 def test_no_nodes_and_no_rates_are_reported() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import View
-from slurm_hadar.policies.timetable.plan import classes
+from slurm_hadar.policies.timetable.plan import job_classes
 from slurm_hadar.policies.timetable.policy import decide
-from slurm_hadar.policies.timetable.speeds import learn, remember
+from slurm_hadar.policies.timetable.speeds import learn, with_speeds
 from slurm_hadar.solvers.gang_assignment import assign
 from slurm_hadar.solvers.lower_bounds import bounds
 from slurm_hadar.solvers.time_indexed import TimeIndexedWork
@@ -126,6 +126,15 @@ def test_a_crowd_is_served(seed: int, limit: int) -> None:
     assert len(plan.placements) >= 12
 
 
+def test_a_state_of_version_1_is_read() -> None:
+    view = crowd(0, {})
+    plan, state = decide(view, {})
+    before = {**state, "version": 1, "laid": state["chosen"]}
+    del before["chosen"]
+    after = applied(view, plan)
+    assert decide(after, before) == decide(after, state) != decide(after, {})
+
+
 def test_each_gets_the_type_on_which_it_has_the_advantage() -> None:
     jobs = jobs_of([[[4.0], [3.5]], [[4.0], [1.0]]])
     plan, _ = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})
@@ -206,11 +215,11 @@ def test_who_did_more_than_declared_is_not_taken_for_nearly_done() -> None:
 def test_like_jobs_share_a_class_and_the_longest_stand_alone() -> None:
     seconds = np.repeat([[10.0, 20.0], [1000.0, np.inf], [50.0, 40.0]], 30, axis=0)
     seconds[0] = 1e6
-    group = classes(seconds, 12)
+    group = job_classes(seconds, 12)
     assert len(set(group.tolist())) <= 12
     assert (group == group[0]).sum() == 1
     assert group[20] == group[21] != group[80]
-    assert classes(seconds, 100).tolist() == list(range(90))
+    assert job_classes(seconds, 100).tolist() == list(range(90))
 
 
 @pytest.mark.parametrize(
@@ -302,7 +311,7 @@ def test_a_place_that_was_left_is_as_fast_as_the_view_says_now() -> None:
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
     _, state = decide(view, {})
     done = replace(jobs, left=jobs.left - 360.0)
-    state = remember(state, learn(replace(view, now=view.now + 360.0, jobs=done), state))
+    state = with_speeds(state, learn(replace(view, now=view.now + 360.0, jobs=done), state))
     held = np.array([(0, 1, 1, 1)])
     moved = replace(done, held=held, rate=2.0 * jobs.rate, since_s=np.array([view.now + 400.0]))
     seen = learn(replace(view, now=view.now + 420.0, jobs=moved), state)
@@ -319,13 +328,13 @@ def test_a_speed_is_measured_over_minutes_not_over_a_tick() -> None:
         now = replace(view, now=view.now + 5.0 * tick, jobs=replace(jobs, left=jobs.left - done))
         seen = learn(now, state)
         assert seen.rate[0, 0, 0] == pytest.approx(1.0, abs=0.04)
-        state = remember(state, seen)
+        state = with_speeds(state, seen)
     # At half its speed for so long it is believed.
     left = now.jobs.left
     for tick in range(130):
         then = replace(now, now=now.now + 5.0 * tick, jobs=replace(jobs, left=left - 2.5 * tick))
         seen = learn(then, state)
-        state = remember(state, seen)
+        state = with_speeds(state, seen)
     assert seen.rate[0, 0, 0] == pytest.approx(0.5, abs=0.02)
 
 
@@ -339,7 +348,7 @@ def test_a_deviation_that_no_report_explains_counts_at_once() -> None:
             left = jobs.left - 60.0 * speed * tick
             now = replace(view, now=view.now + 60.0 * tick, jobs=replace(jobs, left=left))
             seen = learn(now, state)
-            state = remember(state, seen)
+            state = with_speeds(state, seen)
             found.append(float(seen.rate[0, 0, 0]))
         return found
 

@@ -18,8 +18,8 @@ from slurm_hadar.policies.timetable.doubt import (
     alike_where_slowest,
     concave,
     doubt_of,
-    hopeful,
     need_factor,
+    optimistic_rates,
     restart_factor,
 )
 from slurm_hadar.policies.timetable.policy import decide
@@ -300,10 +300,10 @@ def test_what_a_trial_may_teach_counts_while_work_is_left() -> None:
     jobs = jobs_of([[[1.0, 1.2]]] * 3, left=[1e4, 5e3, 1e4], total=1e4)
     jobs = replace(jobs, known=np.array([[[True, False]]] * 2 + [[[True, True]]]))
     view = view_of(nodes_of([[2]]), _with(jobs, rate_error=0.4), (1, 2))
-    found = hopeful(view, jobs.rate, 1.0)
+    found = optimistic_rates(view, jobs.rate, 1.0)
     assert found[:, 0, 0].tolist() == [1.0, 1.0, 1.0]
     assert found[:, 0, 1] == pytest.approx([1.2 * np.exp(0.4), 1.2 * np.exp(0.2), 1.2])
-    assert hopeful(replace(view, jobs=jobs), jobs.rate, 1.0) is jobs.rate
+    assert optimistic_rates(replace(view, jobs=jobs), jobs.rate, 1.0) is jobs.rate
 
 
 def test_a_count_of_which_little_is_known_is_tried() -> None:

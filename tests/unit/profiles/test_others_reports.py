@@ -11,7 +11,8 @@ from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles.bounded_shift import RATIO_MOST
 from slurm_hadar.profiles.measured import RateSample
-from slurm_hadar.profiles.rates import OTHERS_MOST, Rates
+from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles.user_corrections import OTHERS_MOST
 
 TYPES = ("v100", "p100", "k80", "a100", "unheard")
 COUNTS = (1, 2, 4)

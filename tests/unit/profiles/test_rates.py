@@ -13,8 +13,9 @@ from slurm_hadar.exchange.progress import FASTEST, SLOWEST
 from slurm_hadar.profiles import rates as rating
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore, RateSample
 from slurm_hadar.profiles.measured_correction import SURE_S
-from slurm_hadar.profiles.rates import OTHERS_MOST, Rates, open_rates
+from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.profiles.recent_cache import Recent
+from slurm_hadar.profiles.user_corrections import OTHERS_MOST
 
 TYPES = ("v100", "p100", "k80", "a100")
 COUNTS = (1, 2, 3, 4, 8)

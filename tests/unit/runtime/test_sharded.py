@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sharded_training
@@ -140,8 +141,12 @@ def test_four_then_two_then_three_processes_and_one_alone_are_one_training(train
 def test_a_save_that_is_killed_is_never_the_newest(train, tmp_path):
     """One process before it wrote its third shard; the first one before it renames the first file
     that names shards, and before it renames its second folder of shards."""
-    places = [[1, "SIGKILL", "open 3"], [0, "SIGKILL", "rename 5"], [0, "SIGKILL", "rename 8"]]
-    points = [{"at": place, "every_s": 0.0, "ranks": 2} for place in places]
+    places: list[list[Any]] = [
+        [1, "SIGKILL", "open 3"],
+        [0, "SIGKILL", "rename 5"],
+        [0, "SIGKILL", "rename 8"],
+    ]
+    points: list[dict[str, Any]] = [{"at": place, "every_s": 0.0, "ranks": 2} for place in places]
     for run in points:
         run["background"] = run["at"][0] == 1
     codes = train(tmp_path, *points, {"ranks": 2})
@@ -197,8 +202,8 @@ def test_a_loop_of_ours_goes_on_anywhere_in_an_epoch_with_any_number_of_processe
 
 
 def test_a_restart_by_torchrun_is_an_attempt_of_its_own_within_one_start_of_the_job(tmp_path):
-    runs = [{"at": [1, "SIGKILL", "open 3"], "every_s": 0.0}, {}]
-    runs = json.dumps([{"kind": "fsdp", "ranks": 2, **run} for run in runs])
+    fields: list[dict[str, Any]] = [{"at": [1, "SIGKILL", "open 3"], "every_s": 0.0}, {}]
+    runs = json.dumps([{"kind": "fsdp", "ranks": 2, **run} for run in fields])
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "HADAR", "PMI"))}
     job = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3", "GLOO_SOCKET_IFNAME": "lo"}

@@ -48,8 +48,8 @@ def test_whoever_takes_no_part_keeps_its_place_and_sees_no_more_ahead(found):
         assert found.group[job] == found.group[place]
         if found.group[place] == NO_EXCHANGE:
             assert job == place
-            ahead = [found.asks[one] for one in who[:place]]
-            assert asks_no_more(ahead, list(found.asks[:place]))
+            ahead = [found.requested[one] for one in who[:place]]
+            assert asks_no_more(ahead, list(found.requested[:place]))
 
 
 @settings(max_examples=80)
@@ -60,16 +60,16 @@ def test_nor_once_some_have_started(gpus, data):
     group = [NO_EXCHANGE if job == outsider else 0 for job in range(len(gpus))]
     found = line(group, [[n] for n in gpus], gpus)
     places = QueuePlaces({job: job for job in range(len(gpus))}, {})
-    before = [found.asks[job] for job in range(outsider)]
+    before = [found.requested[job] for job in range(outsider)]
     waiting, started = set(range(len(gpus))), []
     for _ in range(3):
         order = sorted(waiting, key=places.own.__getitem__)
         wish = np.array(data.draw(st.permutations(range(len(order)))), dtype=float)
-        who = exchanged(WaitingJobs(found.group[order], found.asks[order], wish))
+        who = exchanged(WaitingJobs(found.group[order], found.requested[order], wish))
         for at, job in enumerate(who):
             places.held[order[job]] = places.own[order[at]]
         ahead = [one for one in waiting if places.held[one] < outsider]
-        assert asks_no_more([found.asks[one] for one in [*started, *ahead]], before)
+        assert asks_no_more([found.requested[one] for one in [*started, *ahead]], before)
         for job in sorted(waiting - {outsider}):
             if not data.draw(st.booleans()):
                 continue
@@ -78,7 +78,7 @@ def test_nor_once_some_have_started(gpus, data):
             places.use(job)
             waiting.remove(job)
         ahead = [one for one in waiting if places.own[one] < outsider]
-        assert asks_no_more([found.asks[one] for one in [*started, *ahead]], before)
+        assert asks_no_more([found.requested[one] for one in [*started, *ahead]], before)
 
 
 def test_the_lesser_wish_goes_first_where_it_may():

@@ -31,7 +31,7 @@ def test_what_was_promised_first_holds_and_planned_jobs_go_first():
     promises.add(["a", "b"], [5.0, 7.0])
     promises.add(["b", "c"], [1.0, 3.0])
     assert promises.ends == {"a": 5.0, "b": 7.0, "c": 3.0}
-    wish = promises.wish(["a", "b", "c", "d"], [False, True, False, True])
+    wish = promises.ranks(["a", "b", "c", "d"], [False, True, False, True])
     assert np.argsort(wish).tolist() == [1, 3, 2, 0]
     assert promises.known("ab") and not promises.known("ad")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.solvers.evolution import Effort, evolve
 from slurm_hadar.solvers.evolution_fill import fill
-from slurm_hadar.solvers.evolution_operators import crossover, lay, mutate, read
+from slurm_hadar.solvers.evolution_operators import crossover, gpus_of_jobs, jobs_of_gpus, mutate
 from slurm_hadar.solvers.evolution_space import Candidates, Space, used
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -79,7 +79,7 @@ def test_operators_keep_gangs_whole_and_capacity(seed, luck):
 def test_reorder_makes_gangs_contiguous_and_is_read_back_as_it_was(seed, luck):
     space = space_of(seed)
     found = crowd(space, luck)
-    who, local = lay(space, found)
+    who, local = gpus_of_jobs(space, found)
     pools = np.repeat(np.arange(len(space.capacity)), space.capacity)
     for row in range(len(who)):
         for job in range(len(space.sizes)):
@@ -91,7 +91,7 @@ def test_reorder_makes_gangs_contiguous_and_is_read_back_as_it_was(seed, luck):
                 assert (pools[at] == space.pool[option]).all()
                 assert local[row, at].sum() == space.sizes[job, found.batch[row, job]]
                 assert local[row, at].max() - local[row, at].min() <= 1
-    again = read(space, who, local)
+    again = jobs_of_gpus(space, who, local)
     assert (again.option == found.option).all()
     assert (again.batch[again.option >= 0] == found.batch[found.option >= 0]).all()
 

@@ -44,7 +44,7 @@ def possible_takers(
     after = _without(leaving, seen)
     found: dict[str, str] = {}
     for job in waiting:
-        for name in pending_demand.usable_nodes(job, after, free):
+        for name in pending_demand.possible_nodes(job, after, free):
             found.setdefault(name, job.id)
     return found
 

@@ -65,7 +65,7 @@ def send(
     ]
     done = send_hints(context, first, context.clock())
     left = {action.job.id: action for action in first if action.job.id not in done.refused}
-    said = [*done.said]
+    messages = [*done.messages]
     for look in range(_LOOKS):
         if not left:
             break
@@ -83,9 +83,9 @@ def send(
             if shown[id_].accrue_s or shown[id_].held or look == _LOOKS - 1
         }
         back = [_own_again(left[id_], shown[id_]) for id_ in sorted(found)]
-        said += send_hints(context, back, context.clock()).said
+        messages += send_hints(context, back, context.clock()).messages
         left = {id_: one for id_, one in left.items() if id_ not in ended | found}
-    return Sent((*said,), done.refused | (ids - {action.job.id for action in first}))
+    return Sent((*messages,), done.refused | (ids - {action.job.id for action in first}))
 
 
 def next_count_s(jobs: Iterable[Job], counted: Counted, age: AgePriority, now: float) -> float:

@@ -53,13 +53,13 @@ default (bf_max_job_test)."""
 
 @dataclass(frozen=True)
 class NewPlaces:
-    """``nices``: job -> the Nice that it shall have, of all that have another than their owner's;
-    ``memory``: to be kept until the next tick; ``said``: sentences for the log; ``too_near``: jobs
-    that would have an earlier place but for how Slurm counts ages."""
+    """``nices``: job -> its new Nice, if that is not its owner's; ``memory``: kept until the next
+    tick; ``messages``: for the log; ``too_near``: jobs that get no earlier place only because
+    of the times at which Slurm counts ages."""
 
     nices: Mapping[str, str] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     too_near: frozenset[str] = frozenset()
 
 
@@ -91,7 +91,7 @@ def exchange(
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
     promises = _promises(head, snapshot, seen, memory.promised)
     ids = [one.job.id for one in head]
-    wish = promises.wish(ids, [id_ in plan.placements for id_ in ids])
+    wish = promises.ranks(ids, [id_ in plan.placements for id_ in ids])
     slack = age_slack(seen)
     gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
     ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, seen))
@@ -129,17 +129,17 @@ def exchange(
         off,
         tuple(sorted(left.difference(refused))),
     )
-    said = tuple(barred_texts(memory, seen))
-    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, said, too_near)
+    messages = tuple(barred_texts(memory, seen))
+    return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, messages, too_near)
 
 
 def notes(places: NewPlaces, seen: Observed) -> dict[str, str]:
-    """What is said of each waiting job that has not the place which it is to have."""
-    said = (
+    """A note for each waiting job that does not have its intended place."""
+    text = (
         "; it is to have an earlier place in the queue, but gets none now: Slurm counts the ages "
         "of jobs at different moments, and a job with nearly the same priority could be overtaken"
     )
-    return {**dict.fromkeys(places.too_near, said), **lent_places.notes(places.memory, seen)}
+    return {**dict.fromkeys(places.too_near, text), **lent_places.notes(places.memory, seen)}
 
 
 def in_own_places(

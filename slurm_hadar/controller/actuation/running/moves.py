@@ -51,10 +51,10 @@ def _no_obstacle(ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]) -> 
 
 @dataclass(frozen=True)
 class MoveResult:
-    """What a step did: sentences for the operator, and the jobs that were released with the
-    places where they go (job -> node -> type -> GPUs)."""
+    """The result of a step: messages for the operator, and the released jobs with their new places
+    (job -> node -> type -> GPUs)."""
 
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
     sent: Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
@@ -210,7 +210,8 @@ def settle(
             schedule.looked(followed, progress, jobs, passed_s)
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
             in_time = passed_s <= settle_s
-            messages += advance(context, jobs, progress, context.clock(), obstacles, in_time).said
+            moved = advance(context, jobs, progress, context.clock(), obstacles, in_time)
+            messages += moved.messages
         passed_s = max(slept, context.clock() - began)
         if passed_s >= settle_s and (passed_s >= longest_s or not _has_unreleased(context)):
             return messages

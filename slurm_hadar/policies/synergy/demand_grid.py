@@ -1,8 +1,8 @@
-"""What each job would have of CPUs and memory: at best, and as its fair share.
+"""The CPUs and memory of each job: at best, and as its fair share.
 
-The fair share of a GPU is its part of the CPUs and the memory of the nodes of its type, but no more
-than the job asks for, and within what the job allows. The floor of a job is its rate with that.
-Everything is per GPU; CPUs are whole per job, memory in whole MB.
+The fair share of a GPU is its part of the CPUs and memory of the nodes of its type, at most what
+the job requests, and within what the job allows. The floor of a job is its rate with its fair
+share. All values are per GPU; CPUs are integer per job, memory in integer MB.
 """
 
 from dataclasses import dataclass
@@ -13,45 +13,45 @@ from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 
 SAME = 1e-9
-"""Rates that differ by less are the same."""
+"""Rates that differ by less are equal."""
 
 
 @dataclass(frozen=True)
-class Demands:
-    """K jobs, each on GPUs of one type; P and M candidates of CPUs and memory each."""
+class DemandGrid:
+    """K jobs, each on GPUs of one type; P candidates for CPUs and M for memory."""
 
     cpus: FloatArray
-    """(K, P) CPUs per GPU that the job could have, rising."""
+    """(K, P) CPUs per GPU that the job could have, ascending."""
     mem: FloatArray
-    """(K, M) memory per GPU, MB, rising."""
+    """(K, M) memory per GPU in MB, ascending."""
     factor: FloatArray
-    """(K, P, M) rate with these, over that with what the job asks for."""
+    """(K, P, M) rate with these over the rate with what the job requests."""
     allowed: BoolArray
-    """(K, P, M) no slower than the floor."""
+    """(K, P, M) not slower than the floor."""
     best: FloatArray
-    """(K, 2) least CPUs and memory with which it is as fast as it can be."""
+    """(K, 2) least CPUs and memory for the highest rate."""
     best_factor: FloatArray
     fair: FloatArray
-    """(K, 2) least CPUs and memory, up to the fair share, that keep the floor."""
+    """(K, 2) least CPUs and memory, within the fair share, that keep the floor."""
     floor: FloatArray
     """(K,) factor with the fair share."""
     share: FloatArray
     """(K, 2) part of the node in proportion to GPUs, within what the job allows."""
     share_factor: FloatArray
     present: FloatArray
-    """(K, 2) of a running job now; 0: not running, or not known."""
+    """(K, 2) what a running job has now; 0: not running, or unknown."""
     present_factor: FloatArray
-    """(K,) 0 where not running; -1: not known."""
+    """(K,) 0 if not running; -1 if unknown."""
 
 
-def counted(view: View) -> bool:
-    """Whether the view tells how speed hangs on CPUs and memory, and what nodes have of them."""
+def has_cpu_sensitivity(view: View) -> bool:
+    """Whether the view has the CPU sensitivity of jobs and the CPUs and memory of nodes."""
     has = view.jobs.cpu_sensitivity is not None and len(view.jobs.ids) > 0
     return has and bool(view.nodes.cpus.any() and view.nodes.mem_mb.any())
 
 
 def shares(view: View) -> FloatArray:
-    """(R, 2) CPUs and MB for each GPU of a type, over all nodes that have such GPUs."""
+    """(R, 2) CPUs and MB per GPU of a type, over all nodes with such GPUs."""
     gpus = view.nodes.gpus
     total = gpus.sum(axis=1)
     part = gpus / np.maximum(total, 1)[:, None]
@@ -60,11 +60,12 @@ def shares(view: View) -> FloatArray:
     return np.asarray((have @ part / number).T)
 
 
-def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Demands:
-    """Of the jobs in rows ``jobs`` (K,) on ``gpus`` (K,) GPUs of the types ``kind`` (K,)."""
+def demand_grid(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> DemandGrid:
+    """The arrays of the jobs in rows ``jobs`` (K,) on ``gpus`` (K,) GPUs of the types ``kind``
+    (K,)."""
     trait = view.jobs.cpu_sensitivity
     asked = np.stack([view.jobs.cpus_per_gpu[jobs], view.jobs.mem_per_gpu_mb[jobs]], axis=1)
-    if trait is None or not counted(view):
+    if trait is None or not has_cpu_sensitivity(view):
         return _fixed(asked)
     part = trait.take(jobs)
     number = np.maximum(gpus, 1).astype(np.float64)[:, None]
@@ -74,7 +75,7 @@ def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Deman
     fair = np.where(asked > 0, np.minimum(share, np.maximum(asked, least)), share)
     cpus = _steps(part.cpus, least[:, :1], most[:, :1], number)
     mem = np.ceil(np.clip(part.mem_mb[None, :], least[:, 1:], most[:, 1:]) - SAME)
-    # The two shares themselves are among the candidates, whatever points were measured.
+    # Both shares are candidates too, even between measured points.
     cpus = np.sort(np.concatenate([cpus, fair[:, :1], share[:, :1]], axis=1), axis=1)
     mem = np.sort(np.concatenate([mem, fair[:, 1:], share[:, 1:]], axis=1), axis=1)
     factor = _factors(part, cpus, mem)
@@ -83,7 +84,7 @@ def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Deman
     present = np.stack([part.present_cpus, part.present_mem_mb], axis=1)
     running = view.jobs.running[jobs]
     now = _factors(part, present[:, :1], present[:, 1:])[:, 0, 0]
-    return Demands(
+    return DemandGrid(
         cpus=cpus,
         mem=mem,
         factor=factor,
@@ -105,11 +106,11 @@ def demands(view: View, jobs: IntArray, kind: IntArray, gpus: IntArray) -> Deman
     )
 
 
-def _fixed(asked: FloatArray) -> Demands:
-    """Nothing is known: everybody has what he asks for."""
+def _fixed(asked: FloatArray) -> DemandGrid:
+    """Without CPU sensitivity each job has what it requests."""
     one = np.ones(len(asked))
     cells = np.ones((len(asked), 1, 1))
-    return Demands(
+    return DemandGrid(
         cpus=asked[:, :1],
         mem=asked[:, 1:],
         factor=cells,
@@ -140,7 +141,8 @@ def _steps(axis: FloatArray, least: FloatArray, most: FloatArray, gpus: FloatArr
 
 
 def _allowed(part: CpuTrait, present: FloatArray) -> BoolArray:
-    """(K,) whether what a job runs with is known, and still what its owner allows."""
+    """(K,) whether the CPUs and memory of a running job are known and still within what its owner
+    allows."""
     least = np.stack([part.least_cpus, part.least_mem_mb], axis=1)
     most = np.stack([part.most_cpus, part.most_mem_mb], axis=1)
     within = (least - SAME <= present) & (present <= most + SAME)
@@ -148,7 +150,7 @@ def _allowed(part: CpuTrait, present: FloatArray) -> BoolArray:
 
 
 def _factors(trait: CpuTrait, cpus: FloatArray, mem: FloatArray) -> FloatArray:
-    """(K, P, M) bilinear; the nearest point outside of the axes."""
+    """(K, P, M) bilinear interpolation; the nearest point outside of the axes."""
     rows = np.arange(len(cpus))[:, None]
     i, u = _place(trait.cpus, cpus)
     j, v = _place(trait.mem_mb, mem)
@@ -175,7 +177,7 @@ def _at(factor: FloatArray, cpus: FloatArray, mem: FloatArray, point: FloatArray
 
 
 def _cheapest(cpus: FloatArray, mem: FloatArray, good: BoolArray) -> FloatArray:
-    """(K, 2) the good point with the fewest CPUs, of those the one with the least memory."""
+    """(K, 2) the good point with the fewest CPUs, and of these with the least memory."""
     i = good.any(axis=2).argmax(axis=1)
     rows = np.arange(len(good))
     j = good[rows, i].argmax(axis=1)

@@ -1,4 +1,4 @@
-"""From the arrays of demands to what each job would have, one by one."""
+"""The demand of each job as a record, from the arrays."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -7,31 +7,32 @@ import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
-from slurm_hadar.policies.synergy.demands import SAME, Demands, demands
+from slurm_hadar.policies.synergy.demand_grid import SAME, DemandGrid, demand_grid
 from slurm_hadar.policies.synergy.order import Pick
-from slurm_hadar.policies.synergy.placing import ResourceWish
 from slurm_hadar.policies.synergy.settings import SynergyOptions
+from slurm_hadar.policies.synergy.tune_placer import JobDemand
 
 
-def wishes_of(
+def job_demands_of(
     view: View,
     pools: ResourcePools,
     picks: Sequence[Pick],
     held: Mapping[int, Allocation],
     settings: SynergyOptions,
     proportional: bool = False,
-) -> tuple[list[ResourceWish], Demands]:
-    """Of each pick, in order. ``proportional``: each job's best case is its share of the node."""
+) -> tuple[list[JobDemand], DemandGrid]:
+    """The demands of the picks, in order. ``proportional``: the best case of a job is its share of
+    the node."""
     jobs = view.jobs
     rows = np.array([pick.job for pick in picks], dtype=np.int64)
     kinds = np.array([pick.kind for pick in picks], dtype=np.int64)
     gpus = np.array([pick.gpus for pick in picks], dtype=np.int64)
-    asks = demands(view, rows, kinds, gpus)
+    grid = demand_grid(view, rows, kinds, gpus)
     best, best_factor = (
-        (asks.share, asks.share_factor) if proportional else (asks.best, asks.best_factor)
+        (grid.share, grid.share_factor) if proportional else (grid.best, grid.best_factor)
     )
-    bests, fairs, presents = needs(best), needs(asks.fair), needs(asks.present)
-    factors = np.stack([best_factor, asks.floor, asks.present_factor], axis=1).tolist()
+    bests, fairs, presents = needs(best), needs(grid.fair), needs(grid.present)
+    factors = np.stack([best_factor, grid.floor, grid.present_factor], axis=1).tolist()
     cost = (settings.gain_over_cost * jobs.restart_s[rows]).tolist()
     most = jobs.max_nodes[rows].tolist()
     found = []
@@ -39,7 +40,7 @@ def wishes_of(
         own = held.get(pick.job, ())
         stays = bool(own) and own_kind(pools, own) == pick.kind
         found.append(
-            ResourceWish(
+            JobDemand(
                 pick.job,
                 pick.gpus,
                 pools_of(view, pools, pick.job, pick.kind),
@@ -55,7 +56,7 @@ def wishes_of(
                 restart_s=cost[at] if stays else 0.0,
             )
         )
-    return found, asks
+    return found, grid
 
 
 def pools_of(view: View, pools: ResourcePools, job: int, kind: int) -> tuple[int, ...]:
@@ -64,25 +65,25 @@ def pools_of(view: View, pools: ResourcePools, job: int, kind: int) -> tuple[int
     return tuple(p for p in pools.of_type[kind] if allowed[pools.pool_group[p]])
 
 
-def own_kind(pools: ResourcePools, parts: Allocation) -> int:
-    """The type of a place's GPUs."""
-    return int(pools.gpu_type[parts[0][0]])
+def own_kind(pools: ResourcePools, allocation: Allocation) -> int:
+    """The GPU type of an allocation."""
+    return int(pools.gpu_type[allocation[0][0]])
 
 
 def needs(points: FloatArray) -> list[Demand]:
-    """Points (K, 2) one by one, rounded so that equal ones are equal."""
+    """The points (K, 2) as records, rounded so that equal ones compare equal."""
     return [Demand(round(c, 6), round(m, 3)) for c, m in points.tolist()]
 
 
-def options_of(asks: Demands) -> list[FloatArray]:
-    """Per job (O, 3): CPUs, MB and factor of all that it may have: no slower than its floor, and
-    faster than everything that is cheaper in both."""
-    factor = asks.factor
+def options_of(grid: DemandGrid) -> list[FloatArray]:
+    """Per job (O, 3): CPUs, MB and factor of each useful option: not slower than the floor, and
+    faster than each option that is cheaper in both."""
+    factor = grid.factor
     highest = np.maximum.accumulate(np.maximum.accumulate(factor, axis=1), axis=2)
     before = np.full(factor.shape, -np.inf)
     before[:, 1:] = highest[:, :-1]
     before[:, :, 1:] = np.maximum(before[:, :, 1:], highest[:, :, :-1])
-    row, i, j = np.nonzero(asks.allowed & (factor > before + SAME))
-    points = np.stack([asks.cpus[row, i], asks.mem[row, j], factor[row, i, j]], axis=1)
+    row, i, j = np.nonzero(grid.allowed & (factor > before + SAME))
+    points = np.stack([grid.cpus[row, i], grid.mem[row, j], factor[row, i, j]], axis=1)
     starts = np.searchsorted(row, np.arange(len(factor) + 1))
     return [points[a:b] for a, b in pairwise(starts.tolist())]
