@@ -15,9 +15,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+
+import benchmarks.small_torch  # noqa: F401  # isort: skip
 import torch
 
 SPEEDS = (4.0, 2.0, 1.0)
@@ -69,10 +72,7 @@ SABOTAGED = ("unweighted", "only-0", "only-1", "only-2")
 
 def data(task: Task, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Samples and targets to train on, and those kept back, split by ``seed``."""
-    from sklearn.datasets import load_diabetes, load_digits
-
-    bunch = load_digits() if task.data == "digits" else load_diabetes()
-    x, y = bunch.data.astype(np.float32), bunch.target
+    x, y = _tables(task.data)
     if task.data == "digits":
         x = x / 16
     else:
@@ -83,6 +83,15 @@ def data(task: Task, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     tensors = (torch.from_numpy(table) for table in (x[first], y[first], x[rest], y[rest]))
     one, two, three, four = tensors
     return one, two, three, four
+
+
+@cache
+def _tables(name: str) -> tuple[Any, Any]:
+    """All samples and targets. scikit-learn reads them from text."""
+    from sklearn.datasets import load_diabetes, load_digits
+
+    bunch = load_digits() if name == "digits" else load_diabetes()
+    return bunch.data.astype(np.float32), bunch.target
 
 
 def score(task: Task, model: Any, x: torch.Tensor, y: torch.Tensor) -> float:

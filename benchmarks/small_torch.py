@@ -1,5 +1,5 @@
-"""Imports PyTorch without what a small training on CPUs does not use: half of the CPU time of the
-import, more than a second of it, in each process of many short trainings.
+"""Imports PyTorch without what a small training on CPUs does not use: more than half of the CPU
+time of the import, a second of it, in each process of many short trainings.
 
 A program imports this before it imports torch. For a script that does not, run
 ``python small_torch.py SCRIPT [ARGUMENT...]``. Not for process groups: ``torch.distributed`` uses
@@ -9,12 +9,97 @@ what is left out.
 import gc
 import runpy
 import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _UNUSED = ("torch._meta_registrations", "torch.distributions", "torch.export")
 _COMPILER = "torch._dynamo"
 """An optimizer imports it at its first step."""
+_NAMED_ONLY = (
+    "torch._functorch",
+    "torch._higher_order_ops",
+    "torch._native",
+    "torch._subclasses",
+    "torch.ao.quantization",
+    "torch.hub",
+    "torch.masked",
+    "torch.nn.intrinsic",
+    "torch.nn.parallel",
+    "torch.package",
+    "torch.quantization",
+    "torch.testing",
+    "torch.utils._debug_mode",
+)
+"""Packages of which the import of torch only takes names. Whoever calls one of these later gets
+an error."""
+_imported = False
+
+
+class _LeftOut(type):
+    """The class of what stands for a name: as decorator, base, annotation or in ``isinstance``."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _left_out(f"{cls.__name__}.{name}")
+
+    def __call__(cls, *given: Any, **more: Any) -> Any:
+        if "left_out" not in vars(cls):
+            return super().__call__(*given, **more)
+        if _imported:
+            raise RuntimeError(f"{cls.__name__} is left out by small_torch.py")
+        decorates = len(given) == 1 and not more and callable(given[0])
+        return given[0] if decorates else _left_out(f"{cls.__name__}()")
+
+    def __getitem__(cls, _: object) -> "_LeftOut":
+        return cls
+
+    def __or__(cls, _: object) -> "_LeftOut":
+        return cls
+
+    __ror__ = __or__
+
+    def __iter__(cls) -> Iterator[object]:
+        return iter(())
+
+
+def _left_out(name: str) -> _LeftOut:
+    return _LeftOut(name, (), {"left_out": True})
+
+
+class _Names(ModuleType):
+    """A module with every name."""
+
+    __path__: list[str] = []  # noqa: RUF012
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        vars(self)[name] = found = _left_out(f"{self.__name__}.{name}")
+        return found
+
+
+class _NamedOnly:
+    """Finds :data:`_NAMED_ONLY` and what is in them before Python does."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        parts = name.split(".")
+        within = (".".join(parts[:count]) for count in range(2, len(parts) + 1))
+        if any(one in _NAMED_ONLY for one in within):
+            return ModuleSpec(name, _NamedOnly, is_package=True)  # type: ignore[arg-type]
+        return None
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> ModuleType:
+        return _Names(spec.name)
+
+    @staticmethod
+    def exec_module(_: ModuleType) -> None:
+        """There is nothing to run."""
 
 
 def _import_torch() -> None:
@@ -23,6 +108,9 @@ def _import_torch() -> None:
     compiler = ModuleType(_COMPILER)
     vars(compiler).update(graph_break=lambda: None, disable=lambda function, *_, **__: function)
     sys.modules.setdefault(_COMPILER, compiler)
+    global _imported
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _NamedOnly)
     # What is imported stays: the collector looks through it again and again for nothing.
     gc.disable()
     import torch
@@ -34,6 +122,7 @@ def _import_torch() -> None:
         torch._C._set_generator_metaclass(OpaqueBaseMeta)
     gc.freeze()
     gc.enable()
+    _imported = True
 
 
 _import_torch()

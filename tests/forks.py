@@ -188,10 +188,13 @@ def _run(program):
 def main():
     # What is imported stays: no process looks through it for garbage, which would also copy it.
     gc.disable()
+    first = sys.path[0]
     for name in sys.argv[2:]:
         if name.endswith(".py"):
             sys.path[0] = str(Path(name).parent)
         import_module(Path(name).stem if name.endswith(".py") else name)
+    if sys.flags.isolated:
+        sys.path[0] = first
     gc.freeze()
     gc.enable()
     # Nothing waits for the processes between this one and the programs.

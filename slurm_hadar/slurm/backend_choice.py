@@ -92,15 +92,8 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
         return "PySlurm needs a slurm.conf and none was found; set slurm.conf"
     if _bound is not None and _bound != conf.resolve():
         return f"PySlurm in this process already reads {_bound}"
-    isolated = ["-I"] if sys.flags.isolated else []
     try:
-        done = subprocess.run(
-            [sys.executable, *isolated, "-c", _PROBE, *_CALLED],
-            capture_output=True,
-            timeout=plain.commands.timeout_s,
-            env=clean_environment(None, conf),
-            check=False,
-        )
+        done = _probe(conf, plain.commands.timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"PySlurm could not be tried: {error}"
     output = done.stdout.decode(errors="replace")
@@ -115,3 +108,15 @@ def pyslurm_obstacle(plain: CommandsCluster, conf: Path | None) -> str:
     if lacking:
         return f"this PySlurm is too old: it lacks {', '.join(lacking)}; install a later one"
     return ""
+
+
+def _probe(conf: Path, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    """What :data:`_PROBE` prints. Raises OSError and subprocess.TimeoutExpired."""
+    isolated = ["-I"] if sys.flags.isolated else []
+    return subprocess.run(
+        [sys.executable, *isolated, "-c", _PROBE, *_CALLED],
+        capture_output=True,
+        timeout=timeout_s,
+        env=clean_environment(None, conf),
+        check=False,
+    )

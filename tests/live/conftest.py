@@ -3,6 +3,7 @@
 from slurms import (
     make_sandbox,
     no_output_of_jobs,
+    pyslurm_probed_once,
     pytest_generate_tests,
     sandbox,
     sandbox_each,
@@ -12,6 +13,7 @@ from slurms import (
 __all__ = [
     "make_sandbox",
     "no_output_of_jobs",
+    "pyslurm_probed_once",
     "pytest_generate_tests",
     "sandbox",
     "sandbox_each",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+import probed_once
 import pytest
 from missing import missing
 
@@ -56,6 +57,14 @@ def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
     prefix: Path | None = request.param
     need(prefix)
     return prefix
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pyslurm_probed_once() -> Iterator[None]:
+    """What PySlurm fits is not asked again for each cluster that is opened in this process."""
+    probed_once.use()
+    yield
+    probed_once.back()
 
 
 @pytest.fixture(scope="session", autouse=True)

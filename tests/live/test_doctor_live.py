@@ -95,7 +95,7 @@ def test_a_stop_tells_its_cost_and_an_outage_of_the_log_costs_no_line(
     site.pace(0.5)
     id_ = train(site)
     steered.want = {id_: {"k80": 1}}
-    steered.until(lambda: site.reported(id_) and site.reported(id_).rate)
+    steered.until(lambda: site.progress(id_) and site.progress(id_).rate)
     # The log's disk is gone while the job is stopped.
     folder.rename(tmp_path / "away")
     newcomer = site.hbatch(NEWCOMER, "-p", "k80")
@@ -153,7 +153,7 @@ def test_the_whole_story_of_a_job_whose_controller_loses_its_file(
 
     steered.want = {id_: {"k80": 1}}
     steered.until(
-        lambda: (site.reported(id_) and site.reported(id_).rate) and not steered.phase(id_)
+        lambda: (site.progress(id_) and site.progress(id_).rate) and not steered.phase(id_)
     )
     # There it must not come to its end.
     site.pace(0.5)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from missing import missing
+from typed import LOCALE, ran
 
 from slurm_hadar import config as configuration
 from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
@@ -94,6 +95,11 @@ class Site:
             timeout=60,
         )
 
+    def hadar(self, *words):
+        done = ran(words, {**self.env, "LC_ALL": LOCALE}, self.folder)
+        done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+        return done
+
     def submit(self, *words, program="sbatch"):
         """The job's fields as Slurm has them, and what stderr said. It waits for ever."""
         argv = (program, "--parsable", "-o", "/dev/null", "--hold", *words)
@@ -115,7 +121,7 @@ class Site:
 
     def checked(self):
         """What ``hadar check`` says of our folder."""
-        done = self.run(str(BIN / "hadar"), "check", "--write", "--json")
+        done = self.hadar("check", "--write", "--json")
         found = json.loads(done.stdout)["result"]
         return next(one for one in found if str(self.etc / "hadar") in one["what"])
 
@@ -125,7 +131,7 @@ class Site:
         folder = self.etc / "hadar"
         assert rest == f"{folder} to all nodes and login nodes, then scontrol reconfigure"
         command += f" --plugin-dir {self.modules}" if self.modules else ""
-        done = self.run(str(BIN / "hadar"), *command.split()[1:])
+        done = self.hadar(*command.split()[1:])
         assert done.returncode == 0, done.stderr
         self.reconfigure()
 
@@ -343,7 +349,7 @@ def test_both_tell_a_wrong_line_once(site):
 
 def takes_back(site, job):
     """What a job of ours is once its owner has opted out; it is cancelled."""
-    done = site.run(str(BIN / "hadar"), "optout", job)
+    done = site.hadar("optout", job)
     assert done.returncode == 0, done.stderr
     found = site.show(job)
     site.box.run("scancel", job)
@@ -483,9 +489,9 @@ def test_the_sampler_lives_as_long_as_its_job_and_tells_the_controller(site, tmp
     old = box.exchange / "plan.1.json"
     old.touch()
     os.utime(old, (0, 0))
-    tick = site.run(str(BIN / "hadar"), "tick")
+    tick = site.hadar("tick")
     assert tick.returncode == 0 and not old.exists(), tick.stderr
-    done = site.run(str(BIN / "hadar"), "explain", "--json", job)
+    done = site.hadar("explain", "--json", job)
     now, known = json.loads(done.stdout)["result"]["gpus"]
     assert now[0].startswith("last ") and known[0] == "2 v100"
     assert all("0% busy" in text and "held and idle 100%" in text for _, text in (now, known))
@@ -653,7 +659,7 @@ def test_a_check_tells_the_very_command_when_the_settings_have_changed(site):
         assert 'default_types = "any",' in text and "untype = true," in text
     finally:
         toml.write_text(before)
-        site.run(str(BIN / "hadar"), "check", "--write")
+        site.hadar("check", "--write")
 
 
 def test_the_command_shows_does_and_takes_back(site):

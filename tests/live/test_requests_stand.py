@@ -8,7 +8,6 @@ from slurms import need
 from submit_shell import load_plugins
 from trainings import Trainings
 
-from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -55,6 +54,7 @@ REQUESTS = (
 DECLARED = "#HADAR types=any\n"
 SCRIPT = f'#!/bin/bash\n{DECLARED}srun -N"$SLURM_JOB_NUM_NODES" true && sleep 0.3\n'
 PLAIN = SCRIPT.replace(DECLARED, "")
+_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 _FIELDS = (
     "NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "TresPerNode", "TresPerJob", "TresPerTask",
     "TresPerSocket", "MinMemoryCPU", "MinMemoryNode", "OverSubscribe", "Contiguous", "Features",
@@ -86,14 +86,15 @@ def run(site, id_, request, managed):
     """Wait for a job's end, under ticks where it is managed; else a tick has nothing to do."""
     next_tick = time.monotonic()
     end = next_tick + 60
-    while site.job(id_).state is not JobState.FINISHED:
+    # Every job of an array, or part of a heterogeneous job.
+    while not (states := set(site.box.job_state(id_).split())) <= _OVER:
         now = time.monotonic()
         assert now < end, (request, site.job(id_), site._seen())
         if managed and now >= next_tick:
             site.tick()
             next_tick = time.monotonic() + 0.4
-        time.sleep(0.1)
-    assert site.job(id_).slurm_state.startswith("COMPLETED"), (request, site.log(id_))
+        time.sleep(0.2)
+    assert states == {"COMPLETED"}, (request, states, site.log(id_))
     return ran(site, id_)
 
 

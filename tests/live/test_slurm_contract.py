@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 from missing import missing
+from pauses import pauses
 
 from slurm_hadar import config
 from slurm_hadar.domain.declaration import Declaration, merge
@@ -107,12 +108,13 @@ class Site:
         job_id: str,
         reached: Callable[[Job], bool],
         seconds: float = 90,
-        every_s: float = 0.2,
+        every_s: float | None = None,
     ) -> Job:
-        end = time.monotonic() + seconds
+        """``every_s``: None: more and more rarely."""
+        end, pause = time.monotonic() + seconds, pauses(0.6)
         while not reached(job := self.job(job_id)):
             assert time.monotonic() < end, f"not reached within {seconds} s: {job}"
-            time.sleep(every_s)
+            time.sleep(next(pause) if every_s is None else every_s)
         return job
 
     def running(self, job_id: str) -> Job:
@@ -156,10 +158,11 @@ def site(
 @pytest.fixture(autouse=True)
 def _empty(site: Site) -> Iterator[None]:
     yield
-    left = [job.raw_id for job in site.plain.read_jobs() if job.state is not JobState.FINISHED]
-    site.plain.cancel([str(raw_id) for raw_id in dict.fromkeys(left)])
+    # Squeue shows what has not ended.
+    shown = ("squeue", "-h", "-a", "-o", "%A")
+    site.plain.cancel(list(dict.fromkeys(site.box.run(*shown).split())))
     end = time.monotonic() + 90
-    while any(job.state is not JobState.FINISHED for job in site.plain.read_jobs()):
+    while site.box.run(*shown):
         assert time.monotonic() < end
         time.sleep(0.2)
 

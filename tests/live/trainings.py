@@ -170,10 +170,7 @@ class Trainings:
         return holds
 
     def progress(self, id_):
-        return self.controller.observe().progress.get(id_)
-
-    def reported(self, id_):
-        """The progress file as it is, for another thread than the controller's."""
+        """As a controller reads it, without what else one looks at."""
         return read_progress(self.config.site.exchange_dir, id_, os.getuid())
 
     def trained(self, id_, samples=1, restarts=0):

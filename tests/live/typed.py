@@ -25,6 +25,7 @@ _LATE = ("slurm_hadar.policies.timetable.policy", "slurm_hadar.slurm.backend_cho
 def _forks():
     """For all tests of this process of pytest."""
     modules = [*(f"slurm_hadar.cli.{name}" for name in _COMMANDS), *_LATE]
+    modules.append(str(Path(__file__).with_name("probed_once.py")))
     forks = Forks(*modules, isolated=True, locale=LOCALE)
     atexit.register(forks.close)
     return forks

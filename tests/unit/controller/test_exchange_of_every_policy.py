@@ -8,7 +8,6 @@ from hand_made import RATES, config, nodes, ordinary, running, seen
 from hand_made import job as any_job
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linear_sum_assignment
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
@@ -66,6 +65,8 @@ def ahead(jobs, of):
 
 def asks_no_more(now, before):
     """Whether each of some jobs can be laid on one of those before that asks for as much."""
+    from scipy.optimize import linear_sum_assignment
+
     if not now:
         return True
     larger = np.array(

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from slurm_hadar.solvers.centre import centre
 from slurm_hadar.solvers.shares import max_min_shares, max_total_shares
@@ -30,6 +29,8 @@ def possible(share: np.ndarray, gpus: np.ndarray, capacity: np.ndarray) -> None:
 
 def oracle(problem: Problem, together: bool) -> float:
     """The same by another solver, written out row by row."""
+    from scipy.optimize import linprog
+
     gain, gpus, capacity = problem
     jobs, kinds = gain.shape
     rows, limits = [], []

@@ -195,7 +195,7 @@ def _trains(world: World, bounds: Bounds, index: int, process: Process) -> Itera
         asked = put(world, index, _save(process, "asked"))
         yield "reads the wish to save", _obeyed(asked, index, nonce)
     mine = Progress(index, process.ack)
-    if world.progress != mine and world.controllers:
+    if world.progress != mine and bounds.hosts:
         yield "writes its progress file", world._replace(progress=mine)
 
 

@@ -3,14 +3,18 @@
 import gc
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 from protocol_attempts import attempt_steps
 from protocol_controllers import controller_steps
 from protocol_slurm import acts_on_old_look, slurm_steps
 from protocol_world import ENDED, Bounds, World, first
+
+Steps = Callable[[World], Iterator[tuple[str, World]]]
 
 
 @dataclass
@@ -59,6 +63,7 @@ def _explore(bounds: Bounds, deep: bool) -> Explored:
         seconds = perf_counter() - begin
         return Explored(len(worlds), steps, seconds, broken, trace[::-1])
 
+    attempts, controllers = _steps_of_attempts(bounds), _steps_of_controllers(bounds)
     waiting = deque([0])
     while waiting:
         place = waiting.pop() if deep else waiting.popleft()
@@ -66,7 +71,7 @@ def _explore(bounds: Bounds, deep: bool) -> Explored:
         broken = world.broken or promise_broken(world, bounds)
         if broken:
             return found(place, broken)
-        for label, after, lives in _next(world, bounds):
+        for label, after, lives in _next(world, bounds, attempts, controllers):
             steps += 1
             at = number.get(after)
             if at is None:
@@ -94,7 +99,65 @@ def promise_broken(world: World, bounds: Bounds) -> str:
     return ""
 
 
-def _next(world: World, bounds: Bounds) -> Iterator[tuple[str, World, bool]]:
+class _Unused:
+    """What stands where a step may not look."""
+
+    def _look(self, *_: object) -> Any:
+        raise AssertionError("a step looks at a part of the world in which it has no part")
+
+    __getattr__ = __eq__ = __bool__ = __iter__ = __len__ = __getitem__ = __contains__ = _look
+    __hash__ = None
+
+
+_CONTROLLERS = World._fields.index("sent_on")
+_ATTEMPTS = World._fields.index("processes")
+
+
+class _Remembered:
+    """Steps that have no part in one range of a world's parts: they are the same in all worlds that
+    differ there only."""
+
+    def __init__(self, steps: Steps, begin: int, end: int) -> None:
+        self._steps, self._begin, self._end = steps, begin, end
+        self._unused = tuple(_Unused() for _ in World._fields[begin:end])
+        self._found: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...], tuple[Any, ...]]]] = {}
+
+    def __call__(self, world: World) -> Iterator[tuple[str, World]]:
+        begin, end = self._begin, self._end
+        key = world[:begin] + world[end:]
+        found = self._found.get(key)
+        if found is None:
+            unused = self._unused
+            found = self._found[key] = []
+            for label, after in self._steps(World._make(world[:begin] + unused + world[end:])):
+                assert all(x is y for x, y in zip(after[begin:end], unused, strict=True)), label
+                found.append((label, after[:begin], after[end:]))
+        rest = world[begin:end]
+        for label, before, behind in found:
+            yield label, tuple.__new__(World, before + rest + behind)
+
+
+def _steps_of_attempts(bounds: Bounds) -> Steps:
+    direct = partial(attempt_steps, bounds=bounds)
+    # Without controllers few worlds would share them.
+    return _Remembered(direct, _CONTROLLERS, _ATTEMPTS) if bounds.hosts else direct
+
+
+def _steps_of_controllers(bounds: Bounds) -> Steps:
+    direct = partial(controller_steps, bounds=bounds)
+    remembered = _Remembered(direct, _ATTEMPTS, len(World._fields))
+
+    def steps(world: World) -> Iterator[tuple[str, World]]:
+        # A requeue ends an attempt.
+        requeues = any(one.at == "requeue" for one in world.controllers)
+        return direct(world) if requeues else remembered(world)
+
+    return steps
+
+
+def _next(
+    world: World, bounds: Bounds, attempts: Steps, controllers: Steps
+) -> Iterator[tuple[str, World, bool]]:
     """The steps from a world. The last of each: whether the job may rely on this step to complete.
 
     It may rely on Slurm and its own processes, never on a controller, with two exceptions: a tick
@@ -104,9 +167,9 @@ def _next(world: World, bounds: Bounds) -> Iterator[tuple[str, World, bool]]:
     needed = world.job.held or acts_on_old_look(world)
     for label, after in slurm_steps(world, bounds):
         yield label, after, after.left == world.left
-    for label, after in attempt_steps(world, bounds):
+    for label, after in attempts(world):
         yield label, after, True
-    for label, after in controller_steps(world, bounds):
+    for label, after in controllers(world):
         yield label, after, needed and _same_faults(after, world)
 
 

@@ -122,16 +122,15 @@ class Left(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything. Empty tuples of ``newest`` and ``previous``: no such checkpoint. ``beat``: host
-    of the heartbeat and whether it is fresh. ``sent_on``: restart count with which the job was last
-    sent on. ``owner``: the last attempt that completed its take-over. ``broken``: the promise that
-    the last step broke."""
+    """Everything: what attempts and controllers share, then what is the controllers', from
+    ``sent_on`` on, then what is the attempts', from ``processes`` on.
+
+    Empty tuples of ``newest`` and ``previous``: no such checkpoint. ``beat``: host of the heartbeat
+    and whether it is fresh. ``sent_on``: restart count with which the job was last sent on.
+    ``owner``: the last attempt that completed its take-over. ``broken``: the promise that the last
+    step broke."""
 
     job: SlurmJob
-    processes: tuple[Process, ...]
-    newest: Lineage
-    previous: Lineage
-    folders: frozenset[AttemptId]
     plan: Plan | None
     progress: Progress | None
     sent_on: int
@@ -140,6 +139,10 @@ class World(NamedTuple):
     beat: tuple[str, bool] | None
     lock: int
     left: Left
+    processes: tuple[Process, ...]
+    newest: Lineage
+    previous: Lineage
+    folders: frozenset[AttemptId]
     owner: int = -1
     broken: str = ""
 

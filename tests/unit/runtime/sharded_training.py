@@ -7,6 +7,8 @@ leave; ``at``: [rank, signal or "slow", event], see :func:`watch`; ``background`
 ``slow_s``: seconds that a slow write takes. A run that stops goes on when the last one ended. Exit
 Under torchrun the runs are its restarts. Exit
 codes go to ``codes.json``, what each rank read to ``read.N``, what it said to ``said.N``, of run N.
+
+What shards a model is imported where it is used: pytest imports this in each of its processes.
 """
 
 import json
@@ -18,9 +20,6 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint
-import torch.distributed.fsdp
-from torch.distributed.checkpoint import state_dict
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import slurm_hadar.runtime.ranks
@@ -89,10 +88,12 @@ def session_loop(rank, size, run, seen):
         sampler = DistributedSampler(data(), size, rank, seed=3)
         loader = DataLoader(data(), TOGETHER // size, sampler=sampler)
     if run["kind"] == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
         for layer in model:
             if isinstance(layer, torch.nn.Linear):
-                torch.distributed.fsdp.fully_shard(layer)
-        torch.distributed.fsdp.fully_shard(model)
+                fully_shard(layer)
+        fully_shard(model)
         optimizer, scheduler = optimizer_and_scheduler(model)
     options = {key: run[key] for key in ("background", "every_s", "sharded") if key in run}
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
@@ -121,8 +122,10 @@ def session_loop(rank, size, run, seen):
 def own_order(rank, size, run, seen):
     model = make_model()
     if size > 1:
+        from torch.distributed.fsdp import fully_shard
+
         for layer in (model[0], model[2], model):
-            torch.distributed.fsdp.fully_shard(layer)
+            fully_shard(layer)
     optimizer, scheduler = optimizer_and_scheduler(model)
     training = Training(
         model, optimizer, scheduler=scheduler, schedule="step", dataset_size=SIZE, epochs=EPOCHS,
@@ -168,6 +171,8 @@ def train(rank, number, run):
     with Path(f"read.{number}.{rank}").open("w") as seen:
         model, session = loop(rank, run["ranks"], run, seen)
     model = getattr(model, "module", model)
+    from torch.distributed.checkpoint import state_dict
+
     full = state_dict.get_model_state_dict(
         model, options=state_dict.StateDictOptions(full_state_dict=run["ranks"] > 1)
     )

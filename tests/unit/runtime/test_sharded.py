@@ -45,7 +45,8 @@ def train():
         return json.loads((folder / "codes.json").read_text())
 
     # A process group imports PyTorch's compiler.
-    with Forks("torch._dynamo", str(PROGRAM)) as forks:
+    late = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp")
+    with Forks(*late, str(PROGRAM)) as forks:
         yield trained
 
 

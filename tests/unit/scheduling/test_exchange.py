@@ -3,7 +3,6 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linear_sum_assignment
 
 from slurm_hadar.scheduling.exchange import (
     NO_EXCHANGE,
@@ -32,6 +31,8 @@ def lines(draw):
 
 def asks_no_more(now, before):
     """Whether each of some jobs can be laid on one of those before that asks for as much."""
+    from scipy.optimize import linear_sum_assignment
+
     if not now:
         return True
     larger = np.array([[float(not (a <= b).all()) for b in before] for a in now])
