@@ -12,6 +12,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
+from slurm_hadar.policies.network.making_room import Moved, RoomMaker
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.places import ANYWHERE, Ground
 from slurm_hadar.policies.network.settings import NetworkOptions
@@ -69,11 +70,13 @@ def _nearest(view: View) -> IntArray:
     return found.astype(np.int64)
 
 
-def placed_near(view: View, plan: Plan) -> Plan:
+def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     """The plan with starting and moving jobs placed as near as their types and counts allow.
 
-    Whom the network hurts most chooses first. Who stays, mixes types or runs as copies keeps its
-    nodes. Where a job would be left without a place the plan stays as it was.
+    Whom the network hurts most chooses first. Where a job would be apart, smaller ones that stay
+    move to other nodes for it if that saves ``worth`` times what their restarts cost. All others
+    that stay, mix types or run as copies keep their nodes. Where a job would be left without a
+    place the plan stays as it was.
     """
     jobs = view.jobs
     if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):
@@ -85,37 +88,54 @@ def placed_near(view: View, plan: Plan) -> Plan:
     for job, at, kind, count in jobs.held.tolist():
         held.setdefault(job, {})[at, kind] = count
     free: list[tuple[str, Placement]] = []
+    stay: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
         place = {
             (node[name], view.types.index(kind)): count
             for name, gpus in placement.nodes.items()
             for kind, count in gpus.items()
         }
-        fixed = len(placement.gpus) > 1 or placement.copies > 1 or place == held.get(row[id_])
+        stays = place == held.get(row[id_])
+        fixed = len(placement.gpus) > 1 or placement.copies > 1 or stays
         if not fixed and placement.gpu_count in view.counts:
             free.append((id_, placement))
         elif place:
             parts = tuple((ground.pools.slot_of[at], count) for at, count in place.items())
             ground.room.take(parts, ground.needs[row[id_]])
+            if stays and placement.copies == 1:
+                stay[row[id_]] = parts
         else:
             return plan
     free.sort(key=lambda one: (outlook.hurt(row[one[0]]), -one[1].gpu_count))
     laid = dict(plan.placements)
+    maker = RoomMaker(view, ground, stay)
     for id_, placement in free:
         job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
         ask = ground.ask(job, view.types.index(kind_name), count)
-        tiers = range(ground.best_tier(ask), ANYWHERE + 1)
-        parts_ = next((p for tier in tiers if (p := ground.find(ask, tier)) is not None), None)
-        if parts_ is None:
+        best = ground.best_tier(ask)
+        tiers = range(best, ANYWHERE + 1)
+        tier = next((tier for tier in tiers if ground.find(ask, tier) is not None), None)
+        if tier is None:
             return plan
-        ground.room.take(parts_, ground.needs[job])
+        parts_ = ground.find(ask, tier)
+        for nearer in range(best, tier):
+            saved = _saved_s(view, job, ask.kind, count, (tier, nearer), running=False)
+            made = maker.make(ask, nearer, saved / worth)
+            if made is not None:
+                parts_ = made[0]
+                _give_way(view, ground, laid, made[1], id_)
+                break
+        else:
+            assert parts_ is not None
+            ground.room.take(parts_, ground.needs[job])
         laid[id_] = _laid(view, ground, placement, kind_name, parts_)
     return replace(plan, placements=laid)
 
 
 def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     """The plan with running jobs that would stay where they are on nodes nearer to each other,
-    where these are free and the move saves ``worth`` times what it costs."""
+    where these are free, or smaller jobs can leave them, and the moves save ``worth`` times what
+    they cost."""
     jobs, network = view.jobs, view.jobs.network
     if network is None or not len(jobs.held):
         return plan
@@ -125,6 +145,7 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     for job, at, kind, count in jobs.held.tolist():
         held.setdefault(job, set()).add((ground.pools.slot_of[at, kind], count))
     apart: list[tuple[int, Allocation]] = []
+    stay: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
         if not placement.nodes:
             return plan
@@ -135,52 +156,81 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             for kind, count in gpus.items()
         )
         ground.room.take(parts, ground.needs[job])
-        stays = set(parts) == held.get(job) and jobs.movable[job]
-        if stays and len(parts) > 1 and len(placement.gpus) == 1 and placement.copies == 1:
+        if set(parts) != held.get(job) or not jobs.movable[job] or placement.copies > 1:
+            continue
+        if len(parts) == 1:
+            stay[job] = parts
+        elif len(placement.gpus) == 1:
             apart.append((job, parts))
     laid = dict(plan.placements)
     apart.sort(key=lambda one: (float(network.slowed[one[0]]), one[0]))
+    maker = RoomMaker(view, ground, stay)
     for job, parts in apart:
-        better = _closer(view, ground, job, parts, worth)
+        better = _closer(view, ground, maker, (job, parts), worth)
         if better is not None:
             id_ = jobs.ids[job]
             kind_name = next(iter(laid[id_].gpus))
-            near = _laid(view, ground, laid[id_], kind_name, better)
+            near = _laid(view, ground, laid[id_], kind_name, better[0])
             laid[id_] = replace(near, reason=f"{near.reason}; goes nearer together")
+            _give_way(view, ground, laid, better[1], id_)
     return replace(plan, placements=laid)
 
 
 def _closer(
-    view: View, ground: Ground, job: int, parts: Allocation, worth: float
-) -> Allocation | None:
-    """A nearer free place that pays; it is taken, and the old one given back."""
+    view: View, ground: Ground, maker: RoomMaker, gang: tuple[int, Allocation], worth: float
+) -> tuple[Allocation, Moved] | None:
+    """A nearer place that pays, and who moves for it; it is taken, and the old one given back."""
+    job, parts = gang
     tier, need = ground.tier_of(parts), ground.needs[job]
     count = sum(number for _, number in parts)
     if count not in view.counts:
         return None
     kind = int(ground.pools.gpu_type[parts[0][0]])
+    ask = ground.ask(job, kind, count)
     ground.room.give(parts, need)
     for nearer in range(tier):
-        found = ground.find(ground.ask(job, kind, count), nearer)
-        if found is not None and _saves(view, job, kind, count, (tier, nearer), worth):
+        saved = _saved_s(view, job, kind, count, (tier, nearer), running=True)
+        least = worth * float(view.jobs.restart_s[job])
+        if saved <= least:
+            continue
+        found = ground.find(ask, nearer)
+        if found is not None:
             ground.room.take(found, need)
-            return found
+            return found, {}
+        made = maker.make(ask, nearer, (saved - least) / worth)
+        if made is not None:
+            return made
     ground.room.take(parts, need)
     return None
 
 
-def _saves(
-    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], worth: float
-) -> bool:
+def _saved_s(
+    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], running: bool
+) -> float:
+    """Seconds by which a job ends sooner at the second tier than at the first, where it runs
+    already or would start; restarts are not counted."""
     jobs, network = view.jobs, view.jobs.network
-    assert network is not None
+    if network is None:
+        return 0.0
     rate = float(jobs.rate[job, kind, view.counts.index(count)])
-    now = rate * min(float(network.slowed[job]), float(network.factor[job, tiers[0]]))
+    here = float(network.factor[job, tiers[0]])
+    now = rate * (min(float(network.slowed[job]), here) if running else here)
     then = rate * float(network.factor[job, tiers[1]])
     if min(now, then) <= 0:
-        return False
-    saved = float(jobs.left[job]) * (1.0 / now - 1.0 / then)
-    return saved > worth * float(jobs.restart_s[job])
+        return 0.0
+    return float(jobs.left[job]) * (1.0 / now - 1.0 / then)
+
+
+def _give_way(
+    view: View, ground: Ground, laid: dict[str, Placement], moved: Moved, gang: str
+) -> None:
+    """Change ``laid``: jobs that move so that a gang is near."""
+    for job, parts in moved.items():
+        id_ = view.jobs.ids[job]
+        kind_name = next(iter(laid[id_].gpus))
+        place = _laid(view, ground, laid[id_], kind_name, parts)
+        why = f"goes to another node so that the GPUs of job {gang} are near each other"
+        laid[id_] = replace(place, reason=f"{place.reason}; {why}")
 
 
 def _laid(view: View, ground: Ground, old: Placement, kind: str, parts: Allocation) -> Placement:

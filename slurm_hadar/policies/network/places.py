@@ -97,10 +97,16 @@ class Ground:
 
     def could_hold(self, ask: Ask, rack: int) -> bool:
         """Whether the gang fits in a rack once the view's jobs have left it."""
-        only = {rack: self.open_pools(ask)[rack]}
+        return self.find_within(self._empty, ask, self.open_pools(ask)[rack]) is not None
+
+    def find_within(
+        self, room: FreeCapacity, ask: Ask, pools: tuple[int, ...]
+    ) -> Allocation | None:
+        """A free place on one rack's pools, on several nodes of it."""
+        only = {0: pools}
         if ask.each:
-            return self._evenly(self._empty, ask, only, RACK) is not None
-        return self._in_rack(self._empty, ask, only) is not None
+            return self._evenly(room, ask, only, RACK)
+        return self._in_rack(room, ask, only)
 
     def find_in(self, room: FreeCapacity, ask: Ask, tier: int) -> Allocation | None:
         """The same in another copy of the free capacity."""
