@@ -218,3 +218,39 @@ def test_a_small_job_changes_nodes_for_a_gang_that_would_be_apart(
         small = plan.placements[moved[0]]
         assert not racks & {rack[name] for name in small.nodes}
         assert small.gpus == {view.types[0]: 1}
+
+
+def forkable(copies: int, tasks: int, **more: object) -> View:
+    """Three nodes with one GPU each, of speeds 4, 2 and 2, and a job of one GPU."""
+    nodes = nodes_of([[1, 0], [0, 1], [0, 1]])
+    jobs = jobs_of([[[4.0], [2.0]]], **more)
+    jobs = replace(jobs, copies=np.array([copies]), tasks=np.array([tasks]))
+    return view_of(nodes, jobs, (1,))
+
+
+def test_a_job_that_may_be_forked_gets_copies_on_nodes_that_no_job_has() -> None:
+    plan, state = decide(forkable(3, 1), {})
+    placement = plan.placements["j0"]
+    assert placement.copies == 3
+    assert placement.shares == pytest.approx((0.5, 0.25, 0.25))
+    # Once it runs so it stays so, and it is still one job with its main on the fastest GPU.
+    held = [(0, 0, 0, 1), (0, 1, 1, 1), (0, 2, 1, 1)]
+    again, _ = decide(forkable(3, 1, held=held), json.loads(json.dumps(state)))
+    assert again.placements["j0"].nodes == placement.nodes
+    assert decide(forkable(1, 1), {})[0].placements["j0"].copies == 1
+
+
+def test_a_job_of_fixed_tasks_is_dealt_over_nodes_and_not_averaged() -> None:
+    placement = decide(forkable(3, 2), {})[0].placements["j0"]
+    assert placement.copies == 1
+    assert decide(forkable(3, 4), {})[0].placements["j0"].shares == pytest.approx((0.5, 0.25, 0.25))
+
+
+def test_a_copy_gives_its_node_to_a_job_that_would_wait() -> None:
+    held = [(0, 0, 0, 1), (0, 1, 1, 1), (0, 2, 1, 1)]
+    nodes = nodes_of([[1, 0], [0, 1], [0, 1]])
+    jobs = jobs_of([[[4.0], [2.0]], [[0.0], [2.0]]], held=held)
+    view = view_of(nodes, replace(jobs, copies=np.array([3, 1])), (1,))
+    plan, _ = decide(view, {"forked": {"j0": 3}})
+    assert set(plan.placements) == {"j0", "j1"}
+    assert plan.placements["j0"].copies == 2
