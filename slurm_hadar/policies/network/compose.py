@@ -12,7 +12,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
-from slurm_hadar.policies.network.making_room import Moved, RoomMaker
+from slurm_hadar.policies.network.defragmentation import Defragmenter, Moved
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.places import ANYWHERE, Ground
 from slurm_hadar.policies.network.settings import NetworkOptions
@@ -108,7 +108,7 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             return plan
     free.sort(key=lambda one: (outlook.hurt(row[one[0]]), -one[1].gpu_count))
     laid = dict(plan.placements)
-    maker = RoomMaker(view, ground, stay)
+    maker = Defragmenter(view, ground, stay)
     for id_, placement in free:
         job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
         ask = ground.ask(job, view.types.index(kind_name), count)
@@ -164,7 +164,7 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             apart.append((job, parts))
     laid = dict(plan.placements)
     apart.sort(key=lambda one: (float(network.slowed[one[0]]), one[0]))
-    maker = RoomMaker(view, ground, stay)
+    maker = Defragmenter(view, ground, stay)
     for job, parts in apart:
         better = _closer(view, ground, maker, (job, parts), worth)
         if better is not None:
@@ -177,7 +177,7 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
 
 
 def _closer(
-    view: View, ground: Ground, maker: RoomMaker, gang: tuple[int, Allocation], worth: float
+    view: View, ground: Ground, maker: Defragmenter, gang: tuple[int, Allocation], worth: float
 ) -> tuple[Allocation, Moved] | None:
     """A nearer place that pays, and who moves for it; it is taken, and the old one given back."""
     job, parts = gang

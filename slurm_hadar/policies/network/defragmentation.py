@@ -22,7 +22,7 @@ Moved = dict[int, Allocation]
 """Job -> its new place."""
 
 
-class RoomMaker:
+class Defragmenter:
     """Finds near places for gangs within one round, and who moves for them.
 
     Only jobs on one node move, each to one other node: none is farther apart afterwards.
