@@ -102,7 +102,7 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
         elif place:
             parts = tuple((ground.pools.slot_of[at], count) for at, count in place.items())
             ground.room.take(parts, ground.needs[row[id_]])
-            if stays and placement.copies == 1:
+            if stays and placement.copies == 1 and len(placement.gpus) == 1:
                 stay[row[id_]] = parts
         else:
             return plan
@@ -158,17 +158,20 @@ def drawn_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
         ground.room.take(parts, ground.needs[job])
         if set(parts) != held.get(job) or not jobs.movable[job] or placement.copies > 1:
             continue
-        if len(parts) == 1:
+        if len(placement.gpus) == 1:
             stay[job] = parts
-        elif len(placement.gpus) == 1:
-            apart.append((job, parts))
+            if len(parts) > 1:
+                apart.append((job, parts))
     laid = dict(plan.placements)
     apart.sort(key=lambda one: (float(network.slowed[one[0]]), one[0]))
     maker = Defragmenter(view, ground, stay)
+    gone: set[int] = set()
     for job, parts in apart:
-        better = _closer(view, ground, maker, (job, parts), worth)
+        better = _closer(view, ground, maker, (job, parts), worth) if job not in gone else None
         if better is not None:
             id_ = jobs.ids[job]
+            maker.keep(job)
+            gone |= better[1].keys()
             kind_name = next(iter(laid[id_].gpus))
             near = _laid(view, ground, laid[id_], kind_name, better[0])
             laid[id_] = replace(near, reason=f"{near.reason}; goes nearer together")

@@ -1,4 +1,4 @@
-"""A node or a rack made free for a gang that would run apart, by moving smaller jobs elsewhere.
+"""A node or a rack made free for a gang that would run apart, by moving other jobs elsewhere.
 
 GPUs come free bit by bit, here and there, so a gang that needs most of a rack finds enough of them
 long before it finds them together. Each job that changes nodes for it restarts once; the gang may
@@ -11,12 +11,10 @@ from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Allocation, FreeCapacity
 from slurm_hadar.policies.network.places import MACHINE, RACK, Ask, Ground
 
-_LARGEST_PART = 0.5
-"""Of a gang's GPUs: so many, at the most, of other jobs change nodes for it."""
 _PLACES = 4
 """Nodes or racks that are tried for a gang."""
 _TRIALS = 64
-"""Nodes and racks that are tried in a round, so that thousands of gangs cost no more time."""
+"""Searches in a round, so that thousands of gangs cost no more time."""
 
 Moved = dict[int, Allocation]
 """Job -> its new place."""
@@ -25,7 +23,7 @@ Moved = dict[int, Allocation]
 class Defragmenter:
     """Finds near places for gangs within one round, and who moves for them.
 
-    Only jobs on one node move, each to one other node: none is farther apart afterwards.
+    None of those who move is farther apart afterwards.
     """
 
     def __init__(self, view: View, ground: Ground, stay: Mapping[int, Allocation]) -> None:
@@ -34,28 +32,28 @@ class Defragmenter:
         jobs = view.jobs
         self._view, self._ground, self._trials = view, ground, _TRIALS
         settled = jobs.movable & (view.now - jobs.since_s >= view.round_s)
+        self._stay = {job: parts for job, parts in stay.items() if settled[job]}
+        self._size = {job: sum(n for _, n in parts) for job, parts in self._stay.items()}
         self._on: dict[int, list[int]] = {}
-        self._size: dict[int, int] = {}
-        for job, parts in stay.items():
-            if settled[job] and len(parts) == 1:
-                self._on.setdefault(parts[0][0], []).append(job)
-                self._size[job] = parts[0][1]
+        for job, parts in self._stay.items():
+            for slot, _ in parts:
+                self._on.setdefault(slot, []).append(job)
 
     def make(self, ask: Ask, tier: int, most_s: float) -> tuple[Allocation, Moved] | None:
         """A place of that tier for a gang, and the new places of those who leave it; the ground has
         both then. ``most_s``: restarts, in s over all who move, that this may cost."""
+        if self._trials <= 0:
+            return None
+        self._trials -= 1
         near = []
         for slots in self._places(ask, tier):
             lacks = ask.count - sum(max(int(self._ground.room.free[slot]), 0) for slot in slots)
-            if 0 < lacks <= _LARGEST_PART * ask.count:
+            if lacks > 0:
                 near.append((lacks, slots))
         near.sort(key=lambda one: one[0])
         for lacks, slots in near[:_PLACES]:
             leave = self._leave(slots, lacks, most_s)
-            if not leave or self._trials <= 0:
-                continue
-            self._trials -= 1
-            found = self._moved(ask, slots, leave)
+            found = self._moved(ask, slots, leave) if leave else None
             if found is not None:
                 return found
         return None
@@ -74,10 +72,10 @@ class Defragmenter:
     def _leave(self, slots: Sequence[int], lacks: int, most_s: float) -> list[int]:
         """Jobs there that hold just about so many GPUs together, few of them; none: they hold too
         few, or their restarts cost too much."""
-        others = sorted(
-            (job for slot in slots for job in self._on.get(slot, ())),
-            key=lambda job: (-self._size[job], job),
-        )
+        there = frozenset(slots)
+        found = {job for slot in slots for job in self._on.get(slot, ())}
+        inside = (job for job in found if all(slot in there for slot, _ in self._stay[job]))
+        others = sorted(inside, key=lambda job: (-self._size[job], job))
         leave: list[int] = []
         for job in others:
             if self._size[job] <= lacks:
@@ -96,27 +94,32 @@ class Defragmenter:
         ground = self._ground
         after = ground.room.copy()
         for job in leave:
-            after.give(self._place_of(job, slots), ground.needs[job])
+            after.give(self._stay[job], ground.needs[job])
         parts = _within(ground, after, ask, slots)
         if parts is None:
             return None
         after.take(parts, ask.need)
         moved: Moved = {}
         for job in leave:
-            kind = int(ground.pools.gpu_type[self._place_of(job, slots)[0][0]])
-            new = ground.find_in(after, ground.ask(job, kind, self._size[job]), MACHINE)
+            here = self._stay[job]
+            kind = int(ground.pools.gpu_type[here[0][0]])
+            own = ground.ask(job, kind, self._size[job])
+            tiers = range(MACHINE, ground.tier_of(here) + 1)
+            places = (ground.find_in(after, own, tier) for tier in tiers)
+            new = next((place for place in places if place is not None), None)
             if new is None:
                 return None
             after.take(new, ground.needs[job])
             moved[job] = new
         for job in leave:
-            self._on[self._place_of(job, slots)[0][0]].remove(job)
+            self.keep(job)
         ground.room = after
         return parts, moved
 
-    def _place_of(self, job: int, slots: Sequence[int]) -> Allocation:
-        slot = next(slot for slot in slots if job in self._on.get(slot, ()))
-        return ((slot, self._size[job]),)
+    def keep(self, job: int) -> None:
+        """Move this job no more: it has another place in this round already."""
+        for slot, _ in self._stay.pop(job, ()):
+            self._on[slot].remove(job)
 
 
 def _within(
