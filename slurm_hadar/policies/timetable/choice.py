@@ -26,6 +26,9 @@ _AHEAD = 3.0
 """Value per GPU of a job without slack, in those of the best other."""
 _ALONE = 0.98
 """Part of the least time for all the work from which a job that needs it alone has no slack."""
+_GOES_ON = 0.97
+"""A running job without slack goes before others until its tightness is below this: else it would
+be stopped as soon as it has some, and lose that while it waits for a place."""
 _SERVED = 2.0
 """What it counts for that a job without a plan runs at all, in the value of the best place."""
 _EASY = 0.9
@@ -85,7 +88,8 @@ def choose(given: GivenRound, table: Timetable, kept: bool = False) -> RoundChoi
     value = np.where(gain > 0, np.maximum(value, 1e-12), 0.0) * (1.0 + follow)
     gain *= speed
     # The tightness allows for GPU counts that were not tried; of jobs without a plan it is unknown.
-    critical = (tight >= 1.0) & ~doubt.unplanned
+    goes_on = tight >= np.where(options.now != -1, _GOES_ON, 1.0)
+    critical = goes_on & ~doubt.unplanned
     if critical.any():
         top = float((value / options.gpus).max())
         planned = np.where(possible, _MIX * mix + share, 0.0)
