@@ -95,7 +95,9 @@ class JobsOptions:
     elastic: Annotated[
         bool, typer.Option("--elastic", help="1, 2, 4, 8 GPUs, at most 4 times the request.")
     ] = False
-    copies: Annotated[int, typer.Option(min=1, help="Most copies of each job (hadare).")] = 1
+    copies: Annotated[
+        int, typer.Option(min=1, help="Most copies of each job (timetable, hadare).")
+    ] = 1
     copies_loss: Annotated[
         float, typer.Option(help="Part of the speed that copies lose to averaging, 0-1.")
     ] = 0.0

@@ -39,3 +39,17 @@ def seconds(speeds: Sequence[float], counts: Sequence[int]) -> float:
     return max(
         (count / speed for speed, count in zip(speeds, counts, strict=True) if count), default=0.0
     )
+
+
+def dealt_rate(rates: Sequence[float], gpus: Sequence[int], tasks: int) -> float:
+    """Samples/s of a job whose global batch is ``tasks`` equal tasks, dealt over these places.
+
+    ``rates``: samples/s of the whole job alone on each place, which has ``gpus`` GPUs. Of a batch
+    in time 1 / r a place does n tasks in n / (tasks r), but never in less than one task on each of
+    its GPUs: a GPU without a task helps no other.
+    """
+    counts = deal(rates, tasks)
+    slowest = max(
+        (max(n, g) / r for n, g, r in zip(counts, gpus, rates, strict=True) if n), default=inf
+    )
+    return tasks / slowest

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from slurm_hadar.domain.dealing import dealt_rate
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import worth
@@ -17,7 +18,9 @@ class TrueRates:
     On several types a gang runs at (its GPUs) x (the slowest type's rate per GPU), so at the least
     of the types' rates for its count. Copies (HadarE) train by themselves, one a node; they wait
     for each other at the end of each round: with parts s_i and rates r_i the job's rate is
-    min_i r_i / s_i, or the sum of r_i where no parts are given, less what averaging costs.
+    min_i r_i / s_i, or the sum of r_i where no parts are given, less what averaging costs. A job
+    of several tasks a round averages nothing: it keeps its global batch and deals these tasks out
+    by itself, whatever the parts (``FixedScale``), so more GPUs than tasks do not help.
 
     Where a workload knows them, CPUs and memory, another batch (whose samples count for less or
     more) and the distance of the GPUs take part; traffic of others does not, see ``links.py``.
@@ -28,6 +31,7 @@ class TrueRates:
         self._at = {count: at for at, count in enumerate(workload.counts)}
         self._types = workload.types
         self._most_nodes, self._most_copies = workload.max_nodes, workload.copies
+        self._tasks = workload.tasks
         self._cpus, self._mem = workload.cpus_per_gpu, workload.mem_per_gpu_mb
         self._trait, self._batches, self._network = (
             workload.cpu_sensitivity,
@@ -106,16 +110,19 @@ class TrueRates:
             )
         rates = [self._one(job, kind, count) for _, kind, count in seats]
         shares, kept = placement.shares, 1.0 - self._costs.copies_loss
-        if not shares:
+        tasks = int(self._tasks[job])
+        if not shares and tasks == 1:
             return kept * sum(rates)
-        if len(shares) != len(rates):
+        if shares and len(shares) != len(rates):
             raise HadarError(
                 f"the plan gives job {self._ids[job]} {len(shares)} shares for {len(rates)} nodes"
             )
-        if min(shares) < 0.0 or abs(sum(shares) - 1.0) > 1e-6:
+        if shares and (min(shares) < 0.0 or abs(sum(shares) - 1.0) > 1e-6):
             raise HadarError(
                 f"the shares of the copies of job {self._ids[job]} do not sum to 1: {shares}"
             )
+        if tasks > 1:
+            return kept * dealt_rate(rates, [count for _, _, count in seats], tasks)
         slowest = min(rate / part for rate, part in zip(rates, shares, strict=True) if part > 0)
         return kept * slowest
 

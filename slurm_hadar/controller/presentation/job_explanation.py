@@ -140,7 +140,7 @@ def _no_copies(declared: Declaration, config: Config) -> str:
         return ""
     return (
         f"fork={declared.fork[0]}-{most}: it runs alone, since this site's policy {name} makes no "
-        "copies of jobs; hadare and hare do"
+        "copies of jobs; timetable, hadare and hare do"
     )
 
 

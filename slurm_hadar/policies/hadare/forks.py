@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_hadar.domain.dealing import dealt_rate
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
 from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
@@ -128,9 +129,15 @@ class Forks:
         self.seats[job], self._charge[job] = seats, max(0.0, restart_s)
 
     def rate(self, job: int, seats: Seats) -> float:
-        """Rate of all copies together, in samples/s."""
-        total = sum(rate_of(self._view, job, seat) for seat in seats)
-        return total * (1.0 - self._settings.averaging) if len(seats) > 1 else total
+        """Rate of all copies together, in samples/s; of a job with tasks that of its tasks dealt
+        over them, as it averages nothing."""
+        rates, tasks = [rate_of(self._view, job, seat) for seat in seats], self._view.jobs.tasks
+        if len(seats) == 1:
+            return rates[0]
+        total = sum(rates)
+        if tasks[job] > 1:
+            total = dealt_rate(rates, [count for _, _, count in seats], int(tasks[job]))
+        return total * (1.0 - self._settings.averaging)
 
     def hand_out(self) -> None:
         """Fork until no free node saves time."""

@@ -12,6 +12,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
+from slurm_hadar.policies.network.defragmentation import Defragmenter, Moved
 from slurm_hadar.policies.network.outlook import Outlook
 from slurm_hadar.policies.network.rack_capacity import ANYWHERE, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
@@ -69,11 +70,13 @@ def _nearest(view: View) -> IntArray:
     return found.astype(np.int64)
 
 
-def placed_near(view: View, plan: Plan) -> Plan:
+def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     """The plan with starting and moving jobs placed as near as their types and counts allow.
 
-    Jobs that the network slows most choose first. Jobs that stay, mix types or run as copies keep
-    their nodes. If a job would be left without nodes, the plan is returned unchanged.
+    Whom the network hurts most chooses first. Where a job would be apart, smaller ones that stay
+    move to other nodes for it if that saves ``worth`` times what their restarts cost. All others
+    that stay, mix types or run as copies keep their nodes. Where a job would be left without a
+    place the plan stays as it was.
     """
     jobs = view.jobs
     if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):
@@ -85,13 +88,15 @@ def placed_near(view: View, plan: Plan) -> Plan:
     for job, at, kind, count in jobs.held.tolist():
         held.setdefault(job, {})[at, kind] = count
     free: list[tuple[str, Placement]] = []
+    stay: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
         place = {
             (node[name], view.types.index(kind)): count
             for name, gpus in placement.nodes.items()
             for kind, count in gpus.items()
         }
-        fixed = len(placement.gpus) > 1 or placement.copies > 1 or place == held.get(row[id_])
+        stays = place == held.get(row[id_])
+        fixed = len(placement.gpus) > 1 or placement.copies > 1 or stays
         if not fixed and placement.gpu_count in view.counts:
             free.append((id_, placement))
         elif place:
@@ -99,27 +104,40 @@ def placed_near(view: View, plan: Plan) -> Plan:
                 (rack_capacity.pools.slot_of[at], count) for at, count in place.items()
             )
             rack_capacity.free_capacity.take(allocation, rack_capacity.needs[row[id_]])
+            if stays and placement.copies == 1 and len(placement.gpus) == 1:
+                stay[row[id_]] = allocation
         else:
             return plan
     free.sort(key=lambda one: (outlook.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
     placements = dict(plan.placements)
+    maker = Defragmenter(view, rack_capacity, stay)
     for id_, placement in free:
         job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
         request = rack_capacity.request(job, view.types.index(kind_name), count)
-        tiers = range(rack_capacity.best_tier(request), ANYWHERE + 1)
-        near = next(
-            (p for tier in tiers if (p := rack_capacity.find(request, tier)) is not None), None
-        )
-        if near is None:
+        best = rack_capacity.best_tier(request)
+        tiers = range(best, ANYWHERE + 1)
+        tier = next((tier for tier in tiers if rack_capacity.find(request, tier) is not None), None)
+        if tier is None:
             return plan
-        rack_capacity.free_capacity.take(near, rack_capacity.needs[job])
+        near = rack_capacity.find(request, tier)
+        for nearer in range(best, tier):
+            saved = _saved_s(view, job, request.kind, count, (tier, nearer), running=False)
+            made = maker.make(request, nearer, saved / worth)
+            if made is not None:
+                near = made[0]
+                _give_way(view, rack_capacity, placements, made[1], id_)
+                break
+        else:
+            assert near is not None
+            rack_capacity.free_capacity.take(near, rack_capacity.needs[job])
         placements[id_] = _placement_on(view, rack_capacity, placement, kind_name, near)
     return replace(plan, placements=placements)
 
 
 def moved_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
-    """The plan with running jobs that would stay moved to nodes nearer to each other, if these are
-    free and the move saves ``worth`` times its cost."""
+    """The plan with running jobs that would stay where they are on nodes nearer to each other,
+    where these are free, or smaller jobs can leave them, and the moves save ``worth`` times what
+    they cost."""
     jobs, network = view.jobs, view.jobs.network
     if network is None or not len(jobs.held):
         return plan
@@ -129,6 +147,7 @@ def moved_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     for job, at, kind, count in jobs.held.tolist():
         held.setdefault(job, set()).add((rack_capacity.pools.slot_of[at, kind], count))
     apart: list[tuple[int, Allocation]] = []
+    stay: dict[int, Allocation] = {}
     for id_, placement in plan.placements.items():
         if not placement.nodes:
             return plan
@@ -139,52 +158,96 @@ def moved_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             for kind, count in gpus.items()
         )
         rack_capacity.free_capacity.take(allocation, rack_capacity.needs[job])
-        stays = set(allocation) == held.get(job) and jobs.movable[job]
-        if stays and len(allocation) > 1 and len(placement.gpus) == 1 and placement.copies == 1:
-            apart.append((job, allocation))
+        if set(allocation) != held.get(job) or not jobs.movable[job] or placement.copies > 1:
+            continue
+        if len(placement.gpus) == 1:
+            stay[job] = allocation
+            if len(allocation) > 1:
+                apart.append((job, allocation))
     placements = dict(plan.placements)
     apart.sort(key=lambda one: (float(network.slowed[one[0]]), one[0]))
+    maker = Defragmenter(view, rack_capacity, stay)
+    gone: set[int] = set()
     for job, allocation in apart:
-        better = _closer(view, rack_capacity, job, allocation, worth)
+        better = (
+            _closer(view, rack_capacity, maker, (job, allocation), worth)
+            if job not in gone
+            else None
+        )
         if better is not None:
             id_ = jobs.ids[job]
+            maker.keep(job)
+            gone |= better[1].keys()
             kind_name = next(iter(placements[id_].gpus))
-            near = _placement_on(view, rack_capacity, placements[id_], kind_name, better)
+            near = _placement_on(view, rack_capacity, placements[id_], kind_name, better[0])
             placements[id_] = replace(near, reason=f"{near.reason}; goes nearer together")
+            _give_way(view, rack_capacity, placements, better[1], id_)
     return replace(plan, placements=placements)
 
 
 def _closer(
-    view: View, rack_capacity: RackCapacity, job: int, allocation: Allocation, worth: float
-) -> Allocation | None:
-    """A nearer free allocation that pays; it is taken and the old one given back."""
+    view: View,
+    rack_capacity: RackCapacity,
+    maker: Defragmenter,
+    gang: tuple[int, Allocation],
+    worth: float,
+) -> tuple[Allocation, Moved] | None:
+    """A nearer place that pays, and who moves for it; it is taken, and the old one given back."""
+    job, allocation = gang
     tier, need = rack_capacity.tier_of(allocation), rack_capacity.needs[job]
     count = sum(number for _, number in allocation)
     if count not in view.counts:
         return None
     kind = int(rack_capacity.pools.gpu_type[allocation[0][0]])
+    request = rack_capacity.request(job, kind, count)
     rack_capacity.free_capacity.give(allocation, need)
     for nearer in range(tier):
-        found = rack_capacity.find(rack_capacity.request(job, kind, count), nearer)
-        if found is not None and _saves(view, job, kind, count, (tier, nearer), worth):
+        saved = _saved_s(view, job, kind, count, (tier, nearer), running=True)
+        least = worth * float(view.jobs.restart_s[job])
+        if saved <= least:
+            continue
+        found = rack_capacity.find(request, nearer)
+        if found is not None:
             rack_capacity.free_capacity.take(found, need)
-            return found
+            return found, {}
+        made = maker.make(request, nearer, (saved - least) / worth)
+        if made is not None:
+            return made
     rack_capacity.free_capacity.take(allocation, need)
     return None
 
 
-def _saves(
-    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], worth: float
-) -> bool:
+def _saved_s(
+    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], running: bool
+) -> float:
+    """Seconds by which a job ends sooner at the second tier than at the first, where it runs
+    already or would start; restarts are not counted."""
     jobs, network = view.jobs, view.jobs.network
-    assert network is not None
+    if network is None:
+        return 0.0
     rate = float(jobs.rate[job, kind, view.counts.index(count)])
-    now = rate * min(float(network.slowed[job]), float(network.factor[job, tiers[0]]))
+    here = float(network.factor[job, tiers[0]])
+    now = rate * (min(float(network.slowed[job]), here) if running else here)
     then = rate * float(network.factor[job, tiers[1]])
     if min(now, then) <= 0:
-        return False
-    saved = float(jobs.left[job]) * (1.0 / now - 1.0 / then)
-    return saved > worth * float(jobs.restart_s[job])
+        return 0.0
+    return float(jobs.left[job]) * (1.0 / now - 1.0 / then)
+
+
+def _give_way(
+    view: View,
+    rack_capacity: RackCapacity,
+    placements: dict[str, Placement],
+    moved: Moved,
+    gang: str,
+) -> None:
+    """Change ``placements``: jobs that move so that a gang is near."""
+    for job, allocation in moved.items():
+        id_ = view.jobs.ids[job]
+        kind_name = next(iter(placements[id_].gpus))
+        place = _placement_on(view, rack_capacity, placements[id_], kind_name, allocation)
+        why = f"goes to another node so that the GPUs of job {gang} are near each other"
+        placements[id_] = replace(place, reason=f"{place.reason}; {why}")
 
 
 def _placement_on(

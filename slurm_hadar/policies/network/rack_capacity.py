@@ -98,10 +98,16 @@ class RackCapacity:
 
     def could_hold(self, request: GangRequest, rack: int) -> bool:
         """Whether the gang would fit in a rack without the jobs of the view."""
-        only = {rack: self.open_pools(request)[rack]}
+        return self.find_within(self._empty, request, self.open_pools(request)[rack]) is not None
+
+    def find_within(
+        self, free_capacity: FreeCapacity, request: GangRequest, pools: tuple[int, ...]
+    ) -> Allocation | None:
+        """A free allocation on one rack's pools, on several nodes of it."""
+        only = {0: pools}
         if request.each:
-            return self._evenly(self._empty, request, only, RACK) is not None
-        return self._in_rack(self._empty, request, only) is not None
+            return self._evenly(free_capacity, request, only, RACK)
+        return self._in_rack(free_capacity, request, only)
 
     def find_in(
         self, free_capacity: FreeCapacity, request: GangRequest, tier: int

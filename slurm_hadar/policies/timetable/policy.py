@@ -16,7 +16,8 @@ that determine the makespan, elastic GPU counts, and moves only if they pay.
 - If fairness is an objective (``fairness.py``), users who are behind count for more.
 - Jobs with untried counts or unknown work are in doubt (``doubt.py``): they grow step by step.
 - Rates are those of the best batch, the fair share of CPUs and the nearest tier, where known; the
-  plan is completed with batches, CPUs, near nodes and dealt rounds (``composite.py``).
+  plan is completed with batches, CPUs, near nodes, dealt rounds and copies
+  (``composite.py``).
 """
 
 import numpy as np
@@ -93,7 +94,15 @@ POLICY = Policy(
     decide=decide,
     options=TimetableOptions,
     uses=frozenset(
-        {Trait.MOVES, Trait.ORDER, Trait.CPUS, Trait.BATCHES, Trait.ROUNDS, Trait.RACKS}
+        {
+            Trait.MOVES,
+            Trait.ORDER,
+            Trait.CPUS,
+            Trait.BATCHES,
+            Trait.COPIES,
+            Trait.ROUNDS,
+            Trait.RACKS,
+        }
     ),
     title="plans all the work ahead by a linear programme and follows it; the default",
 )

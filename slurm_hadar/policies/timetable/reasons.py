@@ -96,7 +96,8 @@ class _Reasons:
         text = f", {end}; {self._gain(job, at)}"
         if self.choice.critical[job]:
             text += (
-                "; before others: it must run all the time, or all the work ends later than planned"
+                "; before others: it must run nearly all the time, or all the work ends later than "
+                "planned"
             )
         elif not self._doubt.unplanned[job]:
             part = float(self.choice.share[job, at])

@@ -310,7 +310,12 @@ def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
 
 @pytest.mark.parametrize(
     ("policy", "fork", "noted"),
-    [("hadar", (1, 4), True), ("hadare", (1, 4), False), ("hadar", (1, 1), False)],
+    [
+        ("hadar", (1, 4), True),
+        ("hadare", (1, 4), False),
+        ("timetable", (1, 4), False),
+        ("hadar", (1, 1), False),
+    ],
 )
 def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, noted):
     site = config(f'[controller]\npolicy = "{policy}"\n')

@@ -86,7 +86,10 @@ def test_the_file_is_readable_by_all_and_alone(toml, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hadar.hbatch.json", "hadar.toml"]
 
 
-@pytest.mark.parametrize(("policy", "copies"), [("hadar", False), ("hadare", True), ("hare", True)])
+@pytest.mark.parametrize(
+    ("policy", "copies"),
+    [("hadar", False), ("hadare", True), ("hare", True), ("timetable", True)],
+)
 def test_whether_the_policy_makes_copies(toml, policy, copies):
     toml.write_text(toml.read_text() + f'[controller]\npolicy = "{policy}"\n')
     assert written(toml).copies is copies

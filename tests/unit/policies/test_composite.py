@@ -179,3 +179,78 @@ def test_a_running_job_is_drawn_nearer_where_that_pays() -> None:
         placement = decide(view, {})[0].placements["j0"]
         racks = {nodes.rack[view.nodes.names.index(name)] for name in placement.nodes}
         assert (len(racks) == 1) == nearer
+
+
+def crowded(left_s: float, movable: bool, gang: list[tuple[int, int, int, int]]) -> View:
+    """Two racks of two nodes with two GPUs, a small job in each, and a gang of four GPUs that runs
+    at a tenth of its speed over two racks."""
+    nodes = replace(nodes_of([[2]] * 4), rack=np.array([0, 0, 1, 1]))
+    held = [(0, 0, 0, 1), (1, 2, 0, 1), *gang]
+    jobs = jobs_of(
+        [[[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 1.0]]], max_nodes=4, held=held, movable=movable
+    )
+    far = 0.1 if gang else 1.0
+    trait = NetworkTrait(np.array([[1.0, 1.0, 0.1]] * 3), np.array([1.0, 1.0, far]))
+    left = np.array([36_000.0, 36_000.0, left_s])
+    return view_of(nodes, replace(jobs, network=trait, left=left, total=left), (1, 4))
+
+
+@pytest.mark.parametrize("gang", [[], [(2, 1, 0, 2), (2, 3, 0, 2)]], ids=["starts", "runs"])
+@pytest.mark.parametrize(
+    ("left_s", "movable", "near"),
+    [(36_000.0, True, True), (1.0, True, False), (36_000.0, False, False)],
+)
+def test_a_small_job_changes_nodes_for_a_gang_that_would_be_apart(
+    gang: list[tuple[int, int, int, int]], left_s: float, movable: bool, near: bool
+) -> None:
+    view = crowded(left_s, movable, gang)
+    plan, _ = decide(view, {})
+    check(view, plan)
+    assert set(plan.placements) == {"j0", "j1", "j2"}
+    rack = {name: int(at) for name, at in zip(view.nodes.names, view.nodes.rack, strict=True)}
+    racks = {rack[name] for name in plan.placements["j2"].nodes}
+    moved = [
+        id_ for id_ in ("j0", "j1") if "so that the GPUs of job j2" in plan.placements[id_].reason
+    ]
+    assert (len(racks) == 1) == near
+    assert len(moved) == int(near)
+    if near:
+        small = plan.placements[moved[0]]
+        assert not racks & {rack[name] for name in small.nodes}
+        assert small.gpus == {view.types[0]: 1}
+
+
+def forkable(copies: int, tasks: int, **more: object) -> View:
+    """Three nodes with one GPU each, of speeds 4, 2 and 2, and a job of one GPU."""
+    nodes = nodes_of([[1, 0], [0, 1], [0, 1]])
+    jobs = jobs_of([[[4.0], [2.0]]], **more)
+    jobs = replace(jobs, copies=np.array([copies]), tasks=np.array([tasks]))
+    return view_of(nodes, jobs, (1,))
+
+
+def test_a_job_that_may_be_forked_gets_copies_on_nodes_that_no_job_has() -> None:
+    plan, state = decide(forkable(3, 1), {})
+    placement = plan.placements["j0"]
+    assert placement.copies == 3
+    assert placement.shares == pytest.approx((0.5, 0.25, 0.25))
+    # Once it runs so it stays so, and it is still one job with its main on the fastest GPU.
+    held = [(0, 0, 0, 1), (0, 1, 1, 1), (0, 2, 1, 1)]
+    again, _ = decide(forkable(3, 1, held=held), json.loads(json.dumps(state)))
+    assert again.placements["j0"].nodes == placement.nodes
+    assert decide(forkable(1, 1), {})[0].placements["j0"].copies == 1
+
+
+def test_a_job_of_fixed_tasks_is_dealt_over_nodes_and_not_averaged() -> None:
+    placement = decide(forkable(3, 2), {})[0].placements["j0"]
+    assert placement.copies == 1
+    assert decide(forkable(3, 4), {})[0].placements["j0"].shares == pytest.approx((0.5, 0.25, 0.25))
+
+
+def test_a_copy_gives_its_node_to_a_job_that_would_wait() -> None:
+    held = [(0, 0, 0, 1), (0, 1, 1, 1), (0, 2, 1, 1)]
+    nodes = nodes_of([[1, 0], [0, 1], [0, 1]])
+    jobs = jobs_of([[[4.0], [2.0]], [[0.0], [2.0]]], held=held)
+    view = view_of(nodes, replace(jobs, copies=np.array([3, 1])), (1,))
+    plan, _ = decide(view, {"forked": {"j0": 3}})
+    assert set(plan.placements) == {"j0", "j1"}
+    assert plan.placements["j0"].copies == 2

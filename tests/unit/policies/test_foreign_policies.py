@@ -203,7 +203,7 @@ def test_what_the_controller_does_for_a_policy_goes_by_its_record() -> None:
     ours = [policies.find(name) for name in policies.names()]
     network = {"network", "network_consolidate", "network_never_wait"}
     assert {one.name for one in ours if Trait.RACKS in one.uses} == {*network, "timetable"}
-    assert {one.name for one in ours if Trait.COPIES in one.uses} == {"hadare", "hare"}
+    assert {one.name for one in ours if Trait.COPIES in one.uses} == {"hadare", "hare", "timetable"}
     calm = {"timetable", "hadar", "hadare", "fifo", "srtf", *network}
     assert {one.name for one in ours if not one.preempts} == calm
 

@@ -320,3 +320,17 @@ def test_simulated_copies_share_the_work_and_pay_for_averaging() -> None:
     assert out.finish_s[0] == pytest.approx(3600.0 / 0.9)
     assert out.moves.sum() == 0
     assert out.utilization == pytest.approx(1.0)
+
+
+def test_a_job_of_fixed_tasks_is_forked_onto_no_more_gpus_than_it_has_tasks() -> None:
+    pretend = cluster.parse("a=1,b=1,c=1", "1")
+    none = np.zeros(1)
+    one = Workload(
+        "one", pretend.types, (1,), ("j0",), none, np.ones(1, np.int64), np.array([57_600.0]),
+        np.array([[[8.0], [8.0], [8.0]]]), np.ones(1), ("",), np.ones(1, np.int64), none, none,
+    )  # fmt: skip
+    averaged = simulate(one.forked(3), pretend, decide)
+    assert averaged.finish_s[0] == pytest.approx(2400.0)
+    dealt = simulate(replace(one.forked(3), tasks=np.array([2])), pretend, decide)
+    assert dealt.finish_s[0] == pytest.approx(3600.0)
+    assert dealt.utilization == pytest.approx(2 / 3)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import policies
-from slurm_hadar.domain.dealing import deal, seconds
+from slurm_hadar.domain.dealing import deal, dealt_rate, seconds
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
@@ -299,3 +299,11 @@ def test_the_simulation_charges_the_dealt_round() -> None:
     )
     # Three tasks 2:1, so a round of 3 takes max(2 / 5, 1 / 2) s: 6 a second.
     assert out.finish_s[0] == pytest.approx(7_000.0 / 6.0)
+
+
+def test_a_gpu_without_a_task_makes_a_job_no_faster() -> None:
+    assert dealt_rate([4.0], [2], 2) == pytest.approx(4.0)
+    assert dealt_rate([4.0, 4.0], [2, 2], 2) == pytest.approx(4.0)
+    assert dealt_rate([4.0, 4.0], [2, 2], 4) == pytest.approx(8.0)
+    assert dealt_rate([4.0, 1.0], [1, 1], 5) == pytest.approx(5.0)
+    assert dealt_rate([0.0, 1.0], [1, 1], 3) == pytest.approx(1.0)

@@ -159,6 +159,17 @@ def test_copies_add_up_and_wait_for_each_other() -> None:
         assert out.finish_s[0] == pytest.approx(1000.0 / speed)
 
 
+@pytest.mark.parametrize(("tasks", "speed"), [(1, 3.0), (2, 2.0), (3, 3.0), (4, 8 / 3)])
+def test_a_job_of_several_tasks_deals_them_whatever_the_shares(tasks: int, speed: float) -> None:
+    nodes = {"fast-1": {"fast": 1}, "slow-1": {"slow": 1}}
+    gpus = {"fast": 1, "slow": 1}
+    job = replace(work(ONE).forked(2), tasks=np.array([tasks]))
+    for shares in ((), (2 / 3, 1 / 3)):
+        copies = Placement(gpus=gpus, nodes=nodes, copies=2, shares=shares)
+        out = simulate(job, machines(), scripted({0.0: {"j0": copies}}))
+        assert out.finish_s[0] == pytest.approx(1000.0 / speed)
+
+
 @pytest.mark.parametrize(
     ("placements", "words"),
     [
