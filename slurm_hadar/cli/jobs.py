@@ -29,8 +29,10 @@ from slurm_hadar.cli.other_types import (
 )
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.move_steps import reported_saved
 from slurm_hadar.controller.actuation.pending import owners_nices
 from slurm_hadar.controller.actuation.running import mails
+from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observed, opted_in
 from slurm_hadar.controller.retire import ordinary, requeue_text, without_nice
@@ -40,6 +42,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering, decode
+from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 _MOST_TASKS = 10_000
@@ -80,7 +83,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
     cluster = cluster_of(site)
     changes, undo = [], ["off=no"]
     version = cluster.slurm_version
-    jobs, steering = _find(cluster, job), {}
+    jobs, steering = _find(cluster, job, site), {}
     changed: dict[str, Declaration] = {}
     leaves = _leaves_on_signal(jobs)
     declared = [found.declaration for found in jobs if found.declaration is not None]
@@ -157,7 +160,7 @@ def _of_counts(job: str, config: ConfigOption) -> list[str]:
     site = load_to_ask(config)
     cluster = cluster_of(site)
     try:
-        jobs = {one.id: one for one in _find(cluster, job)}
+        jobs = {one.id: one for one in _find(cluster, job, site)}
         nodes = {node.name: node for node in cluster.read_nodes()}
         partitions = {partition.name: partition for partition in cluster.read_partitions()}
     except HadarError:
@@ -204,7 +207,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
     changes, changed, doubts, truncated = [], list[Job](), list[str](), list[str]()
     keys = {word.partition("=")[0] for word in words}
     changes_types = not keys.isdisjoint(("types", "gpu_mem", "gpu-mem"))
-    jobs = _find(cluster, job)
+    jobs = _find(cluster, job, site)
     for found in jobs:
         shown = opted_in(found, site, found.partitions).declaration
         if words == ["pin=yes"] and (shown is None or shown.off):
@@ -292,7 +295,7 @@ def _steering(job: Job, site: Config) -> Steering | None:
         return decode(controller.store.steerings([job.id]).get(job.id, ""))
 
 
-def _find(cluster: Cluster, id_: str) -> list[Job]:
+def _find(cluster: Cluster, id_: str, site: Config) -> list[Job]:
     """The job; of an array its tasks that have not ended, or one for all that Slurm keeps as one.
 
     Tasks that Slurm keeps apart may differ in all that a command changes.
@@ -300,6 +303,8 @@ def _find(cluster: Cluster, id_: str) -> list[Job]:
     shown = cluster.read_jobs([id_], tasks_per_array=_MOST_TASKS)
     jobs = [job for job in shown if job.state is not JobState.FINISHED]
     if not jobs:
+        if leaving := next((job for job in shown if reported_saved(job)), None):
+            raise HadarError(_comes_back(leaving, site))
         raise UnknownJobError(f"Slurm shows no waiting or running job {id_}; see squeue")
     if len(shown) > 1 and all(str(job.raw_id) == id_ for job in shown):
         jobs = [replace(jobs[0], id=id_)]
@@ -309,6 +314,18 @@ def _find(cluster: Cluster, id_: str) -> list[Job]:
         if job.declaration_error:
             raise HadarError(f"job {job.id}: {job.declaration_error}")
     return jobs
+
+
+def _comes_back(job: Job, site: Config) -> str:
+    """Of a job that has ended with its ``checkpoint_exit_code``: that it may wait again soon."""
+    beat = read_heartbeat(site.site.exchange_dir, controllers_uid(site))
+    interval_s = beat.interval_s if beat is not None else site.controller.interval_s
+    ago_s = max(0.0, time.time() - job.end_s)
+    return (
+        f"job {job.id} ended with its checkpoint_exit_code {job.exit_code} {ago_s:.0f} s ago, and "
+        "a controller requeues it if it asked it to save; repeat the command in "
+        f"{max(1.0, interval_s):.0f} s"
+    )
 
 
 def _send(cluster: Cluster, jobs: Sequence[Job], changes: Sequence[Update]) -> None:

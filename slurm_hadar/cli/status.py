@@ -33,6 +33,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.state_errors import place_cause
 from slurm_hadar.controller.lock import controllers_uid
+from slurm_hadar.controller.observation.accounting_limits import FAULTS
 from slurm_hadar.controller.presentation import (
     job_explanation,
     overview,
@@ -241,6 +242,7 @@ def _own(site: Config) -> Overview:
             controller.store.moves_since(since),
             controller.learning.declared_work.trust_factors(seen.now),
             in_vain=controller.store.all_in_vain(Kind.MOVE.value),
+            accounting=controller.store.policy_state(FAULTS),
         )
         return overview.overview(sight, Viewer(os.getuid(), everything=True))
 

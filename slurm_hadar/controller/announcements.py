@@ -3,12 +3,12 @@
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.state_errors import new_file_message
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
+from slurm_hadar.controller.observation.accounting_limits import FAULTS, AccountingLimits
 from slurm_hadar.controller.observation.group_problems import group_news, group_problems
 from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
 from slurm_hadar.controller.observation.observed import Observed
 
-_GROUPS, _LOST, _ACCOUNTING = "group_problems", "lost_gpus", "accounting_faults"
+_GROUPS, _LOST = "group_problems", "lost_gpus"
 """Under these names the store keeps what was reported of them."""
 
 
@@ -39,12 +39,12 @@ class Announcements:
         self._found = {
             _LOST: lost_gpus(seen.nodes.values(), seen.jobs.values()),
             _GROUPS: group_problems(seen, self._config),
-            _ACCOUNTING: self._rules.faults,
+            FAULTS: self._rules.faults,
         }
         known = {name: self._store.policy_state(name) for name in self._found}
         words += lost_news(known[_LOST], self._found[_LOST])
         words += group_news(known[_GROUPS], self._found[_GROUPS])
-        words += self._rules.news(known[_ACCOUNTING])
+        words += self._rules.news(known[FAULTS])
         return words
 
     def reported(self) -> None:

@@ -105,6 +105,8 @@ class Overview:
     """Of the others: salloc, srun, Open OnDemand and JupyterHub."""
     group_problems: list[str] = field(default_factory=list)
     """Groups of partitions that do not work, and why; for the operator."""
+    accounting: str = ""
+    """What is wrong with the accounting database, and what follows; for the operator."""
     rows: list[StatusRow] = field(default_factory=list)
     """A list: of another sequence pydantic writes each item twice."""
 
@@ -119,6 +121,8 @@ def summary(found: Overview, now: float) -> list[Text]:
         lines.append(_line("As of", f"{age} ago: {_no_result(found.controller)}"))
     if found.controller.fault:
         lines.append(_line("Fault", formats.plain(found.controller.fault), _WARNING))
+    if found.accounting:
+        lines.append(_line("Accounting", formats.plain(found.accounting), _WARNING))
     title = "Groups"
     for problem in found.group_problems:
         lines.append(_line(title, formats.plain(problem), _WARNING))

@@ -10,6 +10,7 @@ import time
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.observation.accounting_limits import FAULTS
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.presentation import without_controller
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
@@ -91,5 +92,6 @@ class QueueOfSlurm:
                 store.decisions.last(list(seen.jobs)),
                 store.moves_since(midnight(now)),
                 in_vain=store.all_in_vain(Kind.MOVE.value),
+                accounting=store.policy_state(FAULTS),
             )
         return sight, observer.rules.private

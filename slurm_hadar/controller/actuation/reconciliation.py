@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.entry_details import steering_of
+from slurm_hadar.controller.actuation.entry_details import copies_of, steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,
@@ -25,6 +25,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.table import model_key
+from slurm_hadar.reports import formats
 
 LATE, ENDED = "requeued itself late", "ended"
 """How the text begins on a job that acted on its signal only after the move was given up."""
@@ -199,7 +200,8 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
         if not meant.gpus:
             return f"Slurm started it again: {where(job, seen)}"
         as_meant = by_type(placed(job, seen.nodes)) == dict(meant.gpus)
-        return f"runs on {where(job, seen)}" + ("" if as_meant else f", {NOT_MEANT}")
+        runs = f"runs on {where(job, seen)}"
+        return runs if as_meant else f"{runs}, {NOT_MEANT}{_other_request(entry, job)}"
     if job.state is not JobState.PENDING:
         return "Slurm started it anew since" if job.state is JobState.RUNNING else None
     if abs(steered.time - entry.changed_s) > _SAME_TIME_S:
@@ -208,6 +210,18 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
         return "waits in the queue"
     late = seen.now - entry.changed_s > commit_s
     return f"Slurm shows it as sent, but {NOT_STARTED}" if late else None
+
+
+def _other_request(entry: Entry, job: Job) -> str:
+    """That its owner asked for another number of GPUs while it was moved; empty where the request
+    is for as many as the move sent it to, or does not say."""
+    asked, meant = job.request, sum(steering_of(entry.details, 0.0).gpus.values())
+    if entry.outcome != MOVED or copies_of(entry.details)[0] > 1 or asked.per_task:
+        return ""
+    number = sum(asked.gpus.values()) * (len(job.nodes) if asked.per_node else 1)
+    if number == meant or number != job.gpu_count:
+        return ""
+    return f": its owner asked for {formats.counted(number, 'GPU')} meanwhile"
 
 
 def _restarts_after(entry: Entry, job: Job) -> int:

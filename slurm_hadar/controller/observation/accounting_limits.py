@@ -63,6 +63,10 @@ def refuse_root(config: Config) -> None:
             raise ForbiddenIdentity(f"{who} {_TOO_MUCH}, or as the researcher whose jobs they are")
 
 
+FAULTS = "accounting_faults"
+"""Under this name the store keeps what was reported of :attr:`AccountingLimits.faults`."""
+
+
 class AccountingLimits:
     """The configuration is read at the beginning of every tick: what ``scontrol reconfigure`` hides
     (PrivateData), the next tick hides. Limits are read every ten minutes. Which scheduler Slurm
@@ -167,8 +171,16 @@ class AccountingLimits:
 
     @property
     def faults(self) -> dict[str, str]:
-        """What is wrong with the accounting database; empty where nothing is."""
-        return {"database": self._fault} if self._fault else {}
+        """What is wrong with the accounting database, and what follows; empty where nothing is."""
+        return {"database": f"{self._fault}: {self._kept()}"} if self._fault else {}
+
+    def _kept(self) -> str:
+        if self._limits is not None:
+            return "the limits that it gave before hold on"
+        return (
+            "until it gives its limits no running job is moved where limits are enforced, and each "
+            "job keeps the CPUs, memory and nodes of its request"
+        )
 
     def news(self, known: Mapping[str, object]) -> list[str]:
         """A sentence when the accounting database stops to answer, and one when it does again.
@@ -178,13 +190,7 @@ class AccountingLimits:
             return []
         if was:
             return ["limits of the accounting database are read again"]
-        kept = (
-            "until it gives its limits no running job is moved where limits are enforced, and each "
-            "job keeps the CPUs, memory and nodes of its request"
-        )
-        if self._limits is not None:
-            kept = "the limits that it gave before hold on"
-        return [f"{self._fault}: {kept}; {self._cure}"]
+        return [f"{self._fault}: {self._kept()}; {self._cure}"]
 
     @property
     def keeps_ages(self) -> bool:

@@ -73,7 +73,8 @@ class Sight:
     made so far, for other users who see the same, by job and by how much of it is shown;
     ``in_vain``: job -> its moves that were not carried out;
     ``owned``: uid -> that user's jobs, as far as the state file knows those that have ended;
-    ``nodes``: those of users who see all jobs, once they are made."""
+    ``nodes``: those of users who see all jobs, once they are made; ``accounting``: what the latest
+    tick found wrong with the accounting database, as the store keeps it."""
 
     seen: Observed
     config: Config
@@ -86,6 +87,7 @@ class Sight:
     in_vain: Mapping[str, int] = field(default_factory=dict)
     owned: Callable[[int], Collection[str]] = lambda _: ()
     nodes: list[NodeRow] = field(default_factory=list)
+    accounting: Mapping[str, object] = field(default_factory=dict)
 
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:
@@ -124,8 +126,14 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         group_problems=list(group_problems(seen, sight.config).values())
         if viewer.everything
         else [],
+        accounting=_accounting(sight) if viewer.everything else "",
         rows=list(rows.values()),
     )
+
+
+def _accounting(sight: Sight) -> str:
+    """What a controller that ticks has no answer to; of another one it would be long past."""
+    return "; ".join(map(str, sight.accounting.values())) if sight.controller.alive else ""
 
 
 def _by_state(jobs: Counter[JobState]) -> dict[str, int]:

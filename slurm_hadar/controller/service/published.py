@@ -20,6 +20,7 @@ from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.journal.store_file import StateFileError
+from slurm_hadar.controller.observation.accounting_limits import FAULTS
 from slurm_hadar.controller.observation.observed import Observed
 from slurm_hadar.controller.presentation import account_usage, job_explanation, job_report
 from slurm_hadar.controller.presentation.account_usage import RecordedUse
@@ -239,6 +240,7 @@ class Published:
             entries,
             report.understated,
             in_vain=reader.store.all_in_vain(Kind.MOVE.value),
+            accounting=reader.store.policy_state(FAULTS),
             owned=owned,
         )
         self._sight_of = (now, sight)

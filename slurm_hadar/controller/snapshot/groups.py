@@ -12,7 +12,7 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.view import BoolArray
 
 _Key = tuple[frozenset[str], frozenset[str], frozenset[int], float, HostShape | None]
-_Mask = tuple[tuple[str, ...], str, int | None, float, WholeNodeNeed | None]
+_Mask = tuple[tuple[str, ...], str, int | None, float | None, WholeNodeNeed | None]
 
 
 class Groups:
@@ -56,15 +56,18 @@ class Groups:
         partitions: Sequence[str],
         constraint: str,
         whole: WholeNodeNeed | None = None,
+        *,
+        at_any_time: bool = False,
     ) -> BoolArray:
         """(G,) groups open to a job in these partitions under this constraint.
 
         Closed are nodes that the job excludes, and those that a reservation takes before the
         job's time limit is over: Slurm would not start it there. ``whole``: what its nodes must
-        have, of a job that has them alone.
+        have, of a job that has them alone; ``at_any_time``: whatever is reserved.
         """
         excluded = self._lists.get(job.excluded_nodes)
-        key = (tuple(partitions), constraint, excluded, job.time_limit_s, whole)
+        limit_s = None if at_any_time else job.time_limit_s
+        key = (tuple(partitions), constraint, excluded, limit_s, whole)
         if key not in self._masks:
             wanted_names = set(partitions)
             end = self._now + job.time_limit_s
@@ -73,7 +76,7 @@ class Groups:
                     bool(wanted_names & names)
                     and met(constraint, features)
                     and excluded not in lists
-                    and (closes == inf or end <= closes)
+                    and (at_any_time or closes == inf or end <= closes)
                     and (whole is None or (host is not None and whole.met_by(host)))
                     for names, features, lists, closes, host in self._keys
                 ],

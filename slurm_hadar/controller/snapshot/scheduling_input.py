@@ -20,6 +20,7 @@ from slurm_hadar.controller.snapshot import (
     distance,
     movability,
     pending_demand,
+    reachable_counts,
 )
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
@@ -115,7 +116,17 @@ def job_arrays(
         chaining.longest(target.job, config, past.chains.get(target.job.id, chaining.NONE))
         for target in targets
     ]
-    rate = np.where(_offered(config, targets, kinds, counts), speeds.table, 0.0)
+    mixable = [_mixable(target, seen) for target in targets]
+    offered = _offered(config, targets, kinds, counts)
+    most = reachable_counts.most_gpus(
+        _allowed_groups(targets, groups, sources, at_any_time=True),
+        offered.any(axis=2) & np.array(mixable, bool).reshape(-1, 1),
+        targets,
+        nodes,
+        reachable_counts.node_sizes(seen.nodes, nodes, kinds),
+    )
+    offered = reachable_counts.without_larger(offered, most, counts)
+    rate = np.where(offered, speeds.table, 0.0)
     # What strangers report of a model excludes no job from a type, and makes none a long one.
     sure = np.where(speeds.sure, own, 0.0)
     work = work_of(sources, jobs, rate, sure, speeds)
@@ -130,7 +141,8 @@ def job_arrays(
         in_time = _in_time(speeds, rate, work, reach) & (rate > 0)
         # One that saves goes on after its limit, by its owner's hand: no type is wrong for it.
         moves_later = [job.declaration is not None and job.declaration.moves_later for job in jobs]
-        goes_on = np.array(moves_later, bool) & ~in_time.any(axis=(1, 2))
+        there = np.array(counts, np.int64) <= most[:, :, None]
+        goes_on = np.array(moves_later, bool) & ~(in_time & there).any(axis=(1, 2))
         rate = np.where(in_time | goes_on[:, None, None], rate, 0.0)
         work = _up_to_the_limit(work, rate.max(axis=(1, 2), initial=0.0) * reach, goes_on)
     rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
@@ -146,14 +158,14 @@ def job_arrays(
         known=speeds.known,
         running=np.array([bool(target.held) for target in targets], bool),
         movable=np.array([not movability.why_not(t, seen, config, past) for t in targets], bool),
-        mixable=np.array([_mixable(target, seen) for target in targets], bool),
+        mixable=np.array(mixable, bool),
         held=_held(targets, nodes, kinds),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
         restart_s=restart,
         attained=work.attained,
         cpus_per_gpu=np.array([_cpus(t) / max(1, t.request.count) for t in targets], float),
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.request.count) for t in targets], float),
-        groups=_allowed_groups(targets, groups, seen, config),
+        groups=_allowed_groups(targets, groups, sources),
         max_nodes=np.array([target.request.most_nodes for target in targets], np.int64),
         end_known=~work.unknown,
         limit_s=np.array([_limit_s(target, seen.now) for target in targets], float),
@@ -215,14 +227,19 @@ def _held(targets: Sequence[SchedulableJob], nodes: NodeArrays, kinds: tuple[str
 
 
 def _allowed_groups(
-    targets: Sequence[SchedulableJob], groups: Groups, seen: Observed, config: Config
+    targets: Sequence[SchedulableJob],
+    groups: Groups,
+    sources: Sources,
+    *,
+    at_any_time: bool = False,
 ) -> BoolArray:
-    """(J, G) the groups of nodes that each job may have."""
+    """(J, G) the groups of nodes that each job may have. ``at_any_time``: with those that only a
+    reservation closes."""
     mask = np.zeros((len(targets), groups.count), dtype=bool)
     for row, target in enumerate(targets):
-        names = _partitions(target, seen, config)
-        whole = need_of(target.job, target.request)
-        mask[row] = groups.mask(target.job, names, target.request.constraint, whole)
+        names = _partitions(target, sources.seen, sources.config)
+        whole, constraint = need_of(target.job, target.request), target.request.constraint
+        mask[row] = groups.mask(target.job, names, constraint, whole, at_any_time=at_any_time)
     return mask
 
 

@@ -123,6 +123,8 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
     rules.read(NOW)
     (said,) = rules.news({})
     known = rules.faults
+    # `hadar status` goes on saying it.
+    assert said.startswith(f"{known['database']}; ") and "no running job" in known["database"]
     assert "slurmdbd, which keeps Slurm's accounting, does not answer" in said
     assert (
         "until it gives its limits no running job is moved" in said and "systemctl status" in said

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import config, job, look, nodes, partitions_of, running, seen
+from hand_made import config, job, look, node, nodes, partitions_of, running, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,8 @@ def priced(text, found=None):
 def numbers(declared, billing, rule=BillingRule.SUM, **more):
     """GPU type -> the numbers of GPUs that the job may be given."""
     one = job("1", declaration=declared, request=ONE, **more)
-    shown = replace(seen([one], partitions=priced(billing)), billing_rule=rule)
+    large = [node(name, gpus=4) for name in ("v1", "p1", "k1")]
+    shown = replace(seen([one], large, priced(billing, large)), billing_rule=rule)
     view = look(shown, SITE).view
     return {
         kind: [n for n, rate in zip(view.counts, view.jobs.rate[0, row], strict=True) if rate > 0]

@@ -1,7 +1,9 @@
 """``hadar optout`` and ``hadar retire``: what they say of a job that runs."""
 
 import json
+import os
 import shlex
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,8 +18,10 @@ from slurm_hadar.controller.retire import requeue_text
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError, UnknownJobError
+from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.updates import update_arguments
 
@@ -219,6 +223,31 @@ def test_a_command_on_a_job_that_does_not_wait_or_run_is_an_error(monkeypatch, c
     monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
     with pytest.raises(UnknownJobError, match="no waiting or running job 7"):
         command("7")
+
+
+@pytest.mark.parametrize("interval_s", [None, 7.0])
+def test_a_job_that_has_left_to_be_moved_is_said_to_come_back(monkeypatch, tmp_path, interval_s):
+    """Between its end with its exit code and its requeue Slurm shows it as failed."""
+    left = job(
+        "7", state=JobState.FINISHED, slurm_state="FAILED", exit_code=85, end_s=time.time() - 3,
+        declaration=Declaration(checkpoint="signal", checkpoint_exit_code=85),
+    )  # fmt: skip
+    site = config(f'[site]\nexchange_dir = "{tmp_path}"\n')
+    if interval_s:
+        write_heartbeat(tmp_path, "act", interval_s)
+    slurm = SimpleNamespace(read_jobs=lambda *_, **__: [left], slurm_version=(24, 11, 5), notes=[])
+    monkeypatch.setattr(jobs, "load_to_ask", lambda _: site)
+    monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
+    monkeypatch.setattr(jobs, "controllers_uid", lambda _: os.getuid())
+    for words in (["optout", "7"], ["pin", "7"], ["set", "7", "types=p100"]):
+        error = CliRunner().invoke(app, words).exception
+        assert isinstance(error, HadarError) and error.exit_code == 1
+        assert "job 7 ended with its checkpoint_exit_code 85 3 s ago" in str(error)
+        assert str(error).endswith(f"repeat the command in {interval_s or 60:.0f} s")
+    # One that failed otherwise does not come back.
+    left = replace(left, exit_code=1)
+    error = CliRunner().invoke(app, ["optout", "7"]).exception
+    assert isinstance(error, UnknownJobError)
 
 
 @pytest.mark.parametrize(("checkpoint", "leaves"), [("signal", True), ("yes", False)])

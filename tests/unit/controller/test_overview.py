@@ -74,6 +74,18 @@ def test_of_others_jobs_a_user_sees_what_squeue_shows():
     assert other.reason == "Slurm: Resources" and not other.planned and other.done is None
 
 
+def test_a_silent_accounting_database_is_a_line_for_the_operator_while_the_controller_ticks():
+    silent = {"database": "slurmdbd does not answer: until it gives its limits no job is moved"}
+
+    def line(viewer, **more):
+        lines = (str(one) for one in summary(overview(sight(**more), viewer), NOW))
+        return next((one for one in lines if one.startswith("Accounting")), "")
+
+    assert line(OPERATOR, accounting=silent).split(maxsplit=1)[1] == silent["database"]
+    assert line(OPERATOR) == line(ANN, accounting=silent) == ""
+    assert line(OPERATOR, accounting=silent, controller=SILENT) == ""
+
+
 def test_under_private_data_nothing_of_others_is_shown():
     found = overview(sight(entries=[], trust={1001: 3.0}), hidden(ANN))
     assert rows(found).keys() == {"1"}

@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering, merge
 from slurm_hadar.exchange.progress import Progress
 
@@ -62,6 +62,25 @@ def test_an_action_is_open_until_slurm_shows_it(store):
 def test_what_does_not_hold_is_said(store, job_, says):
     done(store)
     assert says in shown(store, job_)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "gpus", "asked", "says"),
+    [
+        ("moved", 2, GpuRequest(per_node={UNTYPED: 2}), ": its owner asked for 2 GPUs meanwhile"),
+        ("moved", 2, GpuRequest(per_job={UNTYPED: 2}), ": its owner asked for 2 GPUs meanwhile"),
+        # Its request is as it was sent, or Slurm may not have had it.
+        ("moved", 1, GpuRequest(per_node={UNTYPED: 1}), ""),
+        ("moved", 2, GpuRequest(per_node={UNTYPED: 1}), ""),
+        ("its placement could not be sent", 2, GpuRequest(per_node={UNTYPED: 2}), ""),
+    ],
+)
+def test_a_number_of_gpus_that_its_owner_asked_for_meanwhile_is_named(
+    store, outcome, gpus, asked, says
+):
+    done(store, outcome=outcome)
+    one = running("1", {"v1": {"v100": gpus}}, restarts=1, request=asked)
+    assert shown(store, one) == f"runs on {gpus} x v100 on v1, which was not meant{says}"
 
 
 def test_a_move_that_slurm_cannot_carry_out_is_closed_after_a_while(store):

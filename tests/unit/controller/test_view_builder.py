@@ -345,6 +345,46 @@ def test_a_job_that_saves_may_have_any_type_where_its_work_fits_in_no_limit():
     assert look(seen([fits])).view.jobs.left[0] == 1000
 
 
+def of_measured_speeds(observed):
+    """What is possible for job 1, whose owner measured 160 samples/s per V100, half of that per
+    P100 and a quarter per K80."""
+    rates = open_rates(CONFIG)
+    for kind, rate in (("v100", 160.0), ("p100", 80.0), ("k80", 40.0)):
+        for gpus in (1, 2, 3, 4):
+            rates.record(RateSample("mine", kind, gpus, 64, rate * gpus, 600.0, uid=1000))
+    return possible(take_snapshot(observed, CONFIG, rates, ControllerHistory()))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_number_of_gpus_that_no_node_has_lets_no_work_fit(number):
+    # In its limit of two hours the work fits on so many V100 and not on fewer.
+    samples = int(160 * (number - 0.5) * 7200)
+    saves = Declaration(types=("any",), model="mine", batch=(64, 64), samples=samples, gpus=(1, 4))
+    one = job(declaration=replace(saves, checkpoint="signal"))
+    large = [node("v1", 4), node("p1"), node("k1")]
+    assert {kind for kind, _ in of_measured_speeds(seen([one], large))} == {"v100"}
+    found = of_measured_speeds(seen([one]))
+    if number == 2:
+        assert found == {("v100", 2)}
+    else:
+        # As of one whose work fits nowhere, which its owner carries on from its checkpoint.
+        assert found == {(kind, count) for kind in ("v100", "p100", "k80") for count in (1, 2)}
+    # Nodes that only a reservation closes have them; those of other partitions do not.
+    until = Reservation("r", ("v1",), NOW - 60, NOW + 600)
+    reserved = seen([one], [*large, node("v2")], reservations=(until,))
+    assert {kind for kind, _ in of_measured_speeds(reserved)} == {"v100"}
+    closed = [replace(large[0], partitions=("other",)), *large[1:]]
+    assert ("k80", 2) in of_measured_speeds(seen([one], closed))
+
+
+def test_several_nodes_have_their_gpus_together_and_a_request_beyond_all_of_them_stays():
+    spread = Declaration(types=("any",), checkpoint="yes", gpus=(1, 8), nodes=(1, 2))
+    one = job(declaration=spread, request=GpuRequest(per_job={UNTYPED: 1}), time_limit_s=inf)
+    assert max(count for _, count in possible(look(seen([one])))) == 4
+    beyond = job(declaration=replace(spread, nodes=None, gpus=(3, 4)), time_limit_s=inf)
+    assert {count for _, count in possible(look(seen([beyond])))} == {3, 4}
+
+
 def test_a_job_in_the_middle_of_a_move_is_not_let_go():
     late = job("1", declaration=MODEL, time_limit_s=60.0)
     shown = look(seen([late, job("2")]), past=ControllerHistory(moving={"1": {}}))
