@@ -1,8 +1,8 @@
 """Does opting in cost anybody anything? The same jobs, with more and more of them managed.
 
 ``python -m benchmarks.optin [--seeds N ...] [--shares PERCENT ...] [--what mix|crowd|nice|all]
-[--plain N] [--jobs N] [--minutes M] [--scale F] [--crowd N] [--side-by-side N] [--keep FOLDER]
-[--read FOLDER]``
+[--plain N] [--jobs N] [--minutes M] [--scale F] [--fastest-first] [--crowd N]
+[--side-by-side N] [--keep FOLDER] [--read FOLDER]``
 
 A mixed workload of several users runs on a sandbox with slurmdbd and priority/multifactor, twice or
 more all through sbatch, then with parts of it through hbatch under a controller that is an operator
@@ -23,7 +23,7 @@ from benchmarks.optin import records
 from benchmarks.optin.experiments import crowd, nice
 from benchmarks.optin.records import RunRecord
 from benchmarks.optin.runs import Run, Stopped, carry_out, mixed
-from benchmarks.optin.site import refuse
+from benchmarks.optin.site import FASTEST_FIRST, LAYOUT, refuse
 from benchmarks.optin.table import summary
 from benchmarks.optin.workload import draw
 from slurm_hadar.domain.errors import HadarError
@@ -34,12 +34,14 @@ def planned(args: argparse.Namespace) -> list[Run]:
     found = []
     for seed in args.seeds if args.what in ("mix", "all") else ():
         specs = draw(seed, args.jobs, args.minutes, args.scale)
-        found += [mixed(f"plain {run}", seed, 0.0, specs) for run in range(1, args.plain + 1)]
+        labels = [(f"plain {run}", 0.0) for run in range(1, args.plain + 1)]
         for at, share in enumerate(args.shares):
             # A run's order and its place in Slurm's cycles come from its label.
             number = args.shares[: at + 1].count(share)
             label = f"{share}%" if number == 1 else f"{share}% run {number}"
-            found.append(mixed(label, seed, share / 100, specs))
+            labels.append((label, share / 100))
+        layout = FASTEST_FIRST if args.fastest_first else LAYOUT
+        found += [mixed(label, seed, share, specs, layout) for label, share in labels]
     if args.what in ("crowd", "all"):
         found.append(crowd(args.crowd))
     if args.what in ("nice", "all"):
@@ -57,6 +59,9 @@ def main() -> None:
     words.add_argument("--jobs", type=int, default=48, help="submissions of the mixed workload")
     words.add_argument("--minutes", type=float, default=3.0, help="in which they arrive")
     words.add_argument("--scale", type=float, default=1.0, help="of all run times of the workload")
+    words.add_argument(
+        "--fastest-first", action="store_true", help="mix: nodes have a Weight, the fastest first"
+    )
     words.add_argument("--crowd", type=int, default=150, help="ordinary jobs of the crowd")
     words.add_argument("--side-by-side", type=int, default=1, help="sandboxes at a time")
     words.add_argument("--keep", type=Path, help="keep records, logs and journals in this folder")

@@ -15,8 +15,12 @@ from benchmarks.optin.records import Attempt, JobRecord, Look, RunRecord, Waitin
 
 SETTLE_S = 2.0
 """So long Slurm may take to see that a job has come or that a GPU was freed."""
+FREED_S = 0.1
+"""So long slurmctld takes at most to learn that a job's node is free: it asks slurmd."""
 CYCLE_S = 1.0
 """Starts that lie closer together are of one pass through the queue: no job waited for it."""
+_TOGETHER_S = 0.05
+"""Starts of one pass are milliseconds apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,21 @@ def _fits(run: RunRecord, job: JobRecord, started: Attempt, later: JobRecord) ->
         and one.start_s <= started.start_s < one.end_s + SETTLE_S
     )
     return run.nodes[started.node][1] - used >= job.gpus
+
+
+def types_beside(run: RunRecord, job: JobRecord) -> set[str]:
+    """The other GPU types that its owner accepts and on which a node had the GPUs for it when it
+    first started: those that start within :data:`_TOGETHER_S` do so in the order of the queue."""
+    start = job.attempts[0]
+    free = {node: gpus for node, (_, gpus) in run.nodes.items() if usable(run, job, node)}
+    for other in run.jobs:
+        sooner = (-other.priority, other.number) < (-job.priority, job.number)
+        until_s = start.start_s + (_TOGETHER_S if sooner else -_TOGETHER_S)
+        for one in other.attempts if other is not job else ():
+            if one.node in free and one.start_s < until_s and start.start_s < one.end_s + FREED_S:
+                free[one.node] -= one.gpus
+    kinds = {run.nodes[node][0] for node, gpus in free.items() if gpus >= job.gpus}
+    return kinds - {run.nodes[start.node][0]}
 
 
 def on_nodes(run: RunRecord, partitions: Sequence[str]) -> set[str]:

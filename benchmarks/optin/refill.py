@@ -10,11 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.optin.overtaking import CYCLE_S, SETTLE_S, before, on_nodes, place, usable
+from benchmarks.optin.overtaking import CYCLE_S, FREED_S, SETTLE_S, before, on_nodes, place, usable
 from benchmarks.optin.records import RunRecord
 
-FREED_S = 0.1
-"""So long slurmctld takes at most to learn that a job's node is free: it asks slurmd."""
 _PASS_S = 0.5
 """Slurm's pass through this queue takes less, on a busy machine too."""
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.optin.records import RunRecord
-from benchmarks.optin.site import MULTIFACTOR, Site, site
+from benchmarks.optin.site import LAYOUT, MULTIFACTOR, Site, site
 from benchmarks.optin.watch import Watch
 from benchmarks.optin.workload import Spec, base_rates
 from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.sandbox.layout import Layout
 from slurm_hadar.sandbox.site import Settings
 
 _DRAIN_S = 1500.0
@@ -39,6 +40,7 @@ class Run:
     sent: Sequence[tuple[Spec, bool]]
     priorities: Sequence[str] = MULTIFACTOR
     settings: Settings | None = None
+    layout: Layout = LAYOUT
 
     @property
     def file_name(self) -> str:
@@ -46,13 +48,15 @@ class Run:
         return f"{self.label.replace(' ', '_').replace('%', '')}_seed{self.seed}.json"
 
 
-def mixed(label: str, seed: int, share: float, specs: Sequence[Spec]) -> Run:
+def mixed(
+    label: str, seed: int, share: float, specs: Sequence[Spec], layout: Layout = LAYOUT
+) -> Run:
     """The mixed workload, with this part of it (0 to 1) through hbatch: with a larger share the
     same jobs and more. Jobs of one arrival time are sent in another order in each run: else those
     that get a slow GPU would be much the same in all plain runs, and in no other."""
     dice = random.Random(f"{label}/{seed}/order")
     sent = sorted(specs, key=lambda spec: (spec.arrival_s, dice.random()))
-    return Run(label, seed, share, [(spec, spec.rank < share) for spec in sent])
+    return Run(label, seed, share, [(spec, spec.rank < share) for spec in sent], layout=layout)
 
 
 def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:
@@ -62,7 +66,7 @@ def carry_out(run: Run, keep: Path | None, stop: threading.Event) -> RunRecord:
         _folder() as folder,
         site(
             folder, (*run.priorities, _PASSES_LOGGED), run.seed, base_rates(),
-            settings=run.settings or {},
+            run.layout, run.settings or {},
         ) as here,
     ):  # fmt: skip
         try:

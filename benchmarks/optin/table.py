@@ -17,7 +17,7 @@ from benchmarks.optin.delays import (
     worst_of,
 )
 from benchmarks.optin.experiments import CROWD, NICE, order
-from benchmarks.optin.overtaking import Overtaking, overtakings
+from benchmarks.optin.overtaking import Overtaking, overtakings, types_beside
 from benchmarks.optin.records import JobRecord, RunRecord
 from benchmarks.optin.refill import Refill, refills
 from benchmarks.optin.workload import TRAINING
@@ -292,9 +292,13 @@ def _standard_error(of_runs: Sequence[list[Refill]]) -> float:
 def _types(found: Summary, mixed: Sequence[RunRecord]) -> None:
     """Where jobs without a type of their own begin: that of the one is taken from the others."""
     kinds = list(dict.fromkeys(kind for run in mixed for kind, _ in run.nodes.values()))
-    found.add(f"first starts of jobs without a type, on {', '.join(kinds)}")
+    found.add(
+        f"first starts of jobs without a type, on {', '.join(kinds)} (of these last, with another "
+        "type free)"
+    )
     for share in sorted({run.share for run in mixed}):
         counts: dict[str, Counter[str]] = {}
+        chosen = Counter[str]()
         for run in mixed:
             for job in run.jobs if run.share == share else ():
                 if job.attempts and not job.gpu_type and len(_kinds(run, job)) > 1:
@@ -302,8 +306,9 @@ def _types(found: Summary, mixed: Sequence[RunRecord]) -> None:
                     name += " trainings" if job.kind == TRAINING else " sleeps"
                     where = run.nodes[job.attempts[0].node][0]
                     counts.setdefault(name, Counter())[where] += 1
+                    chosen[name] += where == kinds[-1] and bool(types_beside(run, job))
         rows = [
-            f"{name} {'/'.join(str(count[kind]) for kind in kinds)}"
+            f"{name} {'/'.join(str(count[kind]) for kind in kinds)} ({chosen[name]})"
             for name, count in sorted(counts.items())
         ]
         found.add(f"  {_part(share)}: {', '.join(rows)}")

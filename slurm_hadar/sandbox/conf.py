@@ -129,6 +129,8 @@ def _nodes(group: NodeGroup, values: Values) -> list[str]:
     features = dict.fromkeys((*group.types, *group.features))
     if features:
         rest += " Feature=" + ",".join(features)
+    if group.weight != 1:
+        rest += f" Weight={group.weight}"
     if not group.started:
         return [f"NodeName={group.expression} State=CLOUD Port={UNUSED_PORT} {rest}"]
     return [f"NodeName={name} Port={values.ports[name]} {rest}" for name in group.names]

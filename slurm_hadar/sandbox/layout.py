@@ -19,7 +19,8 @@ class NodeGroup:
     and ``features`` become node features. ``started=False``: without a slurmd, known to
     slurmctld as idle cloud nodes that are powered down; thousands of them cost next to nothing, and
     a job that is placed there waits in CONFIGURING. ``rack``: the switch that they hang on; groups
-    may share one, and where one group has one all must.
+    may share one, and where one group has one all must. ``weight``: Slurm's Weight; it
+    takes the lightest free nodes first.
     """
 
     prefix: str
@@ -32,6 +33,7 @@ class NodeGroup:
     features: tuple[str, ...] = ()
     started: bool = True
     rack: str = ""
+    weight: int = 1
 
     def __post_init__(self) -> None:
         """Raise UsageError for a group that Slurm could not take."""

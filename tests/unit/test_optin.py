@@ -9,7 +9,7 @@ import pytest
 from benchmarks.optin import delays, records
 from benchmarks.optin.__main__ import planned
 from benchmarks.optin.experiments import CROWD, NICE, crowd, nice, order
-from benchmarks.optin.overtaking import overtakings
+from benchmarks.optin.overtaking import overtakings, types_beside
 from benchmarks.optin.records import Attempt, JobRecord, Look, RunRecord, Waiting
 from benchmarks.optin.refill import refills
 from benchmarks.optin.runs import mixed
@@ -306,8 +306,9 @@ def test_one_bad_run_among_many_is_a_wide_error_and_the_job_ahead_is_named():
 
 def test_runs_of_one_share_differ_in_order_and_file():
     args = SimpleNamespace(
-        what="mix", seeds=[1], jobs=48, minutes=3.0, scale=1.0, plain=2, shares=[10, 50, 10, 10]
-    )
+        what="mix", seeds=[1], jobs=48, minutes=3.0, scale=1.0, fastest_first=False, plain=2,
+        shares=[10, 50, 10, 10],
+    )  # fmt: skip
     runs = planned(args)
     assert len({one.file_name for one in runs}) == 6
     orders = {tuple(spec.name for spec, _ in one.sent) for one in runs}
@@ -482,3 +483,32 @@ def test_a_look_keeps_the_waiting_jobs_and_notes_the_ends(tmp_path):
     assert watch._looks[0].waiting[0].name == f"{spec.name}_0"
     assert watch._looks[0].waiting[0].eligible_s == 1.0
     assert watch.ended == {f"{spec.name}_0": "FINISHED"}
+
+
+def test_a_job_that_started_on_a_slow_type_with_a_faster_one_free():
+    # The fourth is behind the third in the queue, though it started a millisecond sooner.
+    first = job("first", ran(0.0, 9.0, "v1"), number=1)
+    second = job("second", ran(1.0, 9.0, "k1"), number=2)
+    third = job("third", ran(1.001, 9.0, "v1"), number=3)
+    fourth = job("fourth", ran(1.0, 9.0, "k1"), number=4)
+    whole = run([first, second, third, fourth])
+    assert types_beside(whole, second) == {"v100"}
+    assert types_beside(whole, fourth) == set()
+    freed = job("freed", ran(0.0, 0.8, "v1"), number=5)
+    assert types_beside(run([freed, first, second]), second) == {"v100"}
+    # Not what its owner does not accept, nor what holds fewer GPUs than it asks for.
+    for more in ({"gpu_type": "k80"}, {"gpus": 2}, {"partitions": ("k80",)}):
+        one = job("second", ran(1.0, 9.0, "k1"), number=2, **more)
+        assert types_beside(run([first, one]), one) == set()
+
+
+def test_fastest_first_gives_each_type_a_weight_in_that_order():
+    args = SimpleNamespace(
+        what="mix", seeds=[1], jobs=3, minutes=1.0, scale=1.0, plain=1, shares=[50]
+    )
+    for fastest_first, weights in ((False, [1, 1, 1]), (True, [1, 2, 3])):
+        args.fastest_first = fastest_first
+        for one in planned(args):
+            groups = one.layout.groups
+            assert [group.gpu_type for group in groups] == ["v100", "p100", "k80"]
+            assert [group.weight for group in groups] == weights

@@ -40,6 +40,13 @@ def test_each_started_node_has_a_line_and_a_port_of_its_own():
     assert len({node["Port"] for node in nodes}) == 6
     assert nodes[2]["Gres"] == "gpu:p100:2" and nodes[2]["Feature"] == "p100"
     assert all(node["NodeAddr"] == "127.0.0.1" for node in nodes)
+    assert not any("Weight" in node for node in nodes)
+
+
+def test_a_group_with_a_weight():
+    groups = (NodeGroup("v", 1, "v100", 2), NodeGroup("k", 1, "k80", 2, weight=3))
+    fast, slow = lines(text(Layout(groups)), "NodeName=")
+    assert "Weight" not in fast and slow["Weight"] == "3"
 
 
 def test_mixed_cpu_only_and_unstarted_nodes():
