@@ -1,4 +1,5 @@
-"""HadarE live: copies on nodes of different types, and a change of their number."""
+"""Copies live, under HadarE and the default policy: on nodes of different types, and a change of
+their number."""
 
 import pytest
 from trainings import moves_of, start_sandbox
@@ -58,7 +59,7 @@ def test_a_job_that_runs_is_forked_onto_a_node_of_another_type_and_ends_exact(
 
 
 def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path):
-    site = started(make_sandbox, tmp_path)
+    site = started(make_sandbox, tmp_path, policy="timetable")
     filler = site.ordinary("-wa1", "--gres=gpu:1")
     site.until(site.runs(filler), ticks=False)
     # What it trains here must not be the end of it.
