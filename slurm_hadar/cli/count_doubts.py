@@ -1,7 +1,7 @@
 """Numbers of GPUs that are declared (``gpus``) and that the job cannot get: what hbatch and
 ``hadar set`` say of them.
 
-Imported where more than one GPU is declared or asked for, or ``gpus`` is changed.
+Imported where more than a range from 1 on is declared or asked for, or ``gpus`` is changed.
 """
 
 from __future__ import annotations

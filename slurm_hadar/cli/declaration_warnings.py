@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slurm_hadar.cli.additions import Settings
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
-_FEW_GPUS = 8
+FEW_GPUS = 8
 """Slurm itself refuses a smaller number that no node has; for a larger one it is asked what there
 is, which takes some 20 ms."""
 _ASK_S = 5.0
@@ -286,7 +286,7 @@ def refuse_impossible(declaration: Declaration, gpus: Callable[[], Mapping[str, 
 
     ``gpus``: asks for type -> GPUs of all nodes; what Slurm does not tell stops nothing.
     """
-    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= _FEW_GPUS:
+    if declaration.off or declaration.gpus is None or declaration.gpus[0] <= FEW_GPUS:
         return
     there = gpus()
     named = [kind for kind in declaration.types if kind != ANY]

@@ -4,7 +4,7 @@ looked for while sbatch runs."""
 from __future__ import annotations
 
 from slurm_hadar.cli.count_doubts import of_one_count, of_submit
-from slurm_hadar.cli.declaration_warnings import doubts, gpus_of_nodes, repeated
+from slurm_hadar.cli.declaration_warnings import FEW_GPUS, doubts, gpus_of_nodes, repeated
 from slurm_hadar.cli.request_warnings import of_the_nodes, of_the_request
 from slurm_hadar.cli.signal_warnings import unheard
 from slurm_hadar.domain.declaration import script_arguments
@@ -29,10 +29,12 @@ def doubts_of(submit: Submit, declared: Declaration) -> list[str]:
 
 
 def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
-    """Where more than one GPU is declared, or whole nodes are asked for, Slurm is asked for the
-    nodes; some 20 ms, beside sbatch."""
+    """Where more than a usual range of GPUs is declared, or whole nodes are asked for, Slurm is
+    asked for the nodes; some 20 ms."""
     gpus, held = declared.gpus, submit.held
-    plain = gpus is None or (gpus[0] == gpus[-1] == 1 and not isinstance(gpus, CountList))
+    plain = gpus is None or (
+        gpus[0] == 1 and gpus[-1] <= FEW_GPUS and not isinstance(gpus, CountList)
+    )
     several = gpus is not None and held.get("nodes", "1") not in ("1", "1-1")
     if plain and not several and "exclusive" not in held:
         found = of_one_count(declared, held)

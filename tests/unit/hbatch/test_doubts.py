@@ -96,9 +96,8 @@ def doubts(done):
             "of gpus=1-64 the job gets at most 4: no node that it may have",
         ),
         ("#HADAR gpus=2-6 checkpoint=yes", [], "of gpus=2-6 the job gets at most 4"),
-        ("#HADAR gpus=1-6 checkpoint=yes", [], "of gpus=1-6 the job gets at most 4"),
-        ("#HADAR gpus=1-6 checkpoint=yes", ["--gres=gpu:1"], "gpus=1-6 the job gets at most 4"),
-        ("#HADAR gpus=1,2,8 checkpoint=yes", ["--gres=gpu:1"], ""),
+        # To ask for the nodes takes as long as all the rest.
+        ("#HADAR gpus=1-6 checkpoint=yes", [], ""),
         ("#HADAR gpus=1-64 nodes=1-8 checkpoint=yes", ["-G4", "-N1-8"], ""),
         ("#HADAR gpus=1-64 checkpoint=yes", ["-G8"], ""),
         ("#HADAR gpus=1-40 checkpoint=yes", ["-G1", "-N1"], "of gpus=1-40 the job gets at most 4"),

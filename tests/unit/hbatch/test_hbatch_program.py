@@ -638,8 +638,7 @@ def test_imports_are_few(place, declared):
     assert done.stdout and (LISTED in done.stdout.decode().split()) is declared
     loaded = {line.rpartition("|")[2].strip() for line in lines(done)}
     assert "slurm_hadar.cli.hbatch" in loaded
-    # Of several numbers of GPUs sinfo is asked what there is, while sbatch runs.
-    assert loaded & HEAVY == ({"subprocess"} if declared else set())
+    assert loaded & HEAVY == set()
     assert ("dataclasses" in loaded) is declared
 
 
