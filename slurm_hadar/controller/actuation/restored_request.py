@@ -4,7 +4,7 @@ Where hbatch or a plugin wrote a list of partitions for the declared types, that
 them to Slurm: with the partition that the owner typed the job would start on any type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
@@ -61,24 +61,45 @@ def within_types(
         if wanted and {*names_of_types} == wanted:
             found["Partition"] = ",".join(names_of_types)
             return _without_present(found, job)
-    either = features_of((kind for kind in accepted if kind in reached), config)
-    more = with_feature(features, f"({either})" if features and "|" in either else either)
-    # Features that its owner cleared leave the types to be said; others are his choice.
-    his = "Features" in steered.foreign and features != ""
-    if not either or his or not excludes(more, excluded, config):
+    open_to_it = [kind for kind in accepted if kind in reached]
+    more = _with_types(features, open_to_it, excluded, config)
+    if not more:
         found.pop("Partition", None)
         return found
     return found | {"Features": more}
 
 
 def limited_to_types(
-    job: Job, steered: Steering, fields: Mapping[str, str], config: Config
+    job: Job, fields: Mapping[str, str], kinds: Collection[str], config: Config
 ) -> job_updates.Fields:
     """``fields``, with the features that keep a waiting job, in partitions that its owner set, from
-    the GPU types that its owner excludes; without where these partitions have no other type."""
-    names = fields.get("Partition", job_updates.current(job, "Partition"))
-    found = within_types(job, steered, {**fields, "Partition": names}, config, keeps_list=False)
-    return {k: v for k, v in found.items() if k != "Partition" or k in fields}
+    the GPU types that its owner excludes. They come beside the owner's, which stay.
+
+    ``kinds``: the GPU types of these partitions. Nothing is added where the owner's partitions or
+    features leave the job no type that it accepts: that is for the owner to change.
+    """
+    declaration = job.declaration
+    if declaration is None or job.request.typed:
+        return dict(fields)
+    accepted = [k for k in config.gpu_types if k in kinds and declares(declaration, k, config)]
+    features = fields.get("Features", job.features)
+    excluded = {*kinds} - {*accepted}
+    if not excluded or excludes(features, excluded, config):
+        return dict(fields)
+    more = _with_types(features, accepted, excluded, config)
+    return {**fields, "Features": more} if more else dict(fields)
+
+
+def _with_types(
+    features: str, accepted: Collection[str], excluded: Collection[str], config: Config
+) -> str:
+    """``features`` that allow the ``accepted`` GPU types only; empty where none would be left, or
+    where this cannot be written."""
+    if not accepted or excludes(features, accepted, config):
+        return ""
+    either = features_of(accepted, config)
+    more = with_feature(features, f"({either})" if features and "|" in either else either)
+    return more if excludes(more, excluded, config) else ""
 
 
 def restored_where_it_fits(

@@ -298,6 +298,16 @@ def test_a_list_that_is_not_the_one_of_the_submit_is_its_owners(
     assert outcome == says
 
 
+def test_partitions_of_its_owner_come_with_the_types_that_he_accepts(grouped):
+    some = replace(OF_GPU, types=("p100", "k80"), listed=("k80", "p100"))
+    outcome, foreign = moved_to_p100(grouped, some, ("gpu",))
+    assert grouped.cluster.sent == [{"Features": "p100|k80", "StartTime": "now"}]
+    assert outcome == "Partition was changed while it moved, and stays so"
+    assert foreign == ("Partition",)
+    ours = decode(grouped.store.steerings(["1"])["1"])
+    assert (ours.was["Features"], ours.wrote["Features"]) == ("", "p100|k80")
+
+
 @pytest.mark.parametrize("typed", [("k80", "p100"), ("k80", "v100"), HBATCHS])
 def test_an_update_without_an_answer_leaves_unknown_which_list_it_had(grouped, typed):
     unsure = Steering(wrote={"Partition": "k80,p100"}, unsure={"Partition": "k80,v100"})

@@ -6,6 +6,7 @@ import pytest
 from hand_made import NOW, config, decide, hinted, job, look, running, seen
 
 from slurm_hadar.controller.actuation import actions, owner_changes
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.restored_request import (
     fitting_list,
     restored,
@@ -18,6 +19,7 @@ from slurm_hadar.controller.retire import ordinary, requeue_text
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering, merge
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
@@ -84,9 +86,15 @@ def test_who_accepts_all_types_has_the_owners_partition_again():
             {"partitions": ("gpu",), "features": "k80"},
             {"Features": "v100|k80"},
         ),
-        # What only Slurm can read, and features that the owner set since, stay.
+        # What only Slurm can read stays; types come beside features that the owner set since, but
+        # for features of excluded types alone.
         (MOVED, {"features": "[ib*2]"}, {}),
-        (replace(MOVED, foreign=("Features",)), {"features": "ib"}, {}),
+        (MOVED, {"features": "p100"}, {}),
+        (
+            replace(MOVED, foreign=("Features",)),
+            {"features": "ib"},
+            {**FEATURES, "Features": "ib&(v100|k80)"},
+        ),
         (replace(MOVED, foreign=("Features",)), {"features": ""}, FEATURES),
         (replace(MOVED, foreign=("Features",)), {"features": "v100"}, {"Partition": "gpu"}),
         # A list that its owner typed, before the types were declared.
@@ -197,17 +205,40 @@ def test_partitions_that_its_owner_set_stay_with_features_of_the_types(more):
 
 
 @pytest.mark.parametrize(
-    ("more", "foreign"),
+    ("more", "fields"),
     [
-        # Its owner chose an excluded type, or other features.
-        ({"partitions": ("p100",)}, ("Partition",)),
-        ({"partitions": ("gpu",), "features": "ib"}, ("Features", "Partition")),
-        ({"partitions": ("gpu",), "features": "k80"}, ("Partition",)),
+        # Its owner chose nothing but excluded types.
+        ({"partitions": ("p100",)}, {}),
+        ({"partitions": ("gpu",), "features": "p100"}, {}),
+        ({"partitions": ("gpu",), "features": "k80"}, {}),
+        # The owner's features stay, and the types come beside them.
+        ({"partitions": ("gpu",), "features": "ib"}, {"Features": "ib&(v100|k80)"}),
+        ({"features": "v100|p100"}, {"Features": "(v100|p100)&(v100|k80)"}),
+        # A partition over all nodes that is in no group of the site.
+        ({"partitions": ("debug",)}, {"Features": "v100|k80"}),
+        ({"partitions": ("v100", "p100")}, {"Features": "v100"}),
     ],
 )
-def test_what_its_owner_set_for_excluded_types_stays(more, foreign):
+@pytest.mark.parametrize("foreign", [("Partition",), ("Partition", "Features")])
+def test_no_partition_or_feature_of_its_owner_opens_an_excluded_type(more, fields, foreign):
     known = Steering(time=NOW - 60, foreign=foreign)
-    assert hinted(decide(seen([waiting(known=known, restarts=0, **more)]), {}, SITE)) == {}
+    one = waiting(known=known, restarts=0, **{"partitions": ("gpu",), **more})
+    debug = Partition("debug", ("v1", "p1", "k1"))
+    shown = seen([one], partitions=[*seen([]).partitions.values(), debug])
+    assert hinted(decide(shown, {}, SITE)) == ({"1": fields} if fields else {})
+
+
+def test_a_list_that_was_narrowed_for_features_is_wide_again_without_them():
+    """Slurm says BadConstraints, or the scheduler has not looked at it yet."""
+    for reason in ("BadConstraints", "Priority"):
+        one = waiting(known=Steering(), partitions=LIST, features="k80", restarts=0, reason=reason)
+        (action,) = decide(seen([one]), {}, SITE).of(Kind.HINT)
+        assert dict(action.fields) == {"Partition": "k80"}
+        assert action.steering.was["Partition"] in ("gpu", "v100,k80")
+        assert action.steering.wrote["Partition"] == "k80"
+        free = replace(one, partitions=("k80",), features="", reason="Priority",
+                       admin_comment=merge("", action.steering))  # fmt: skip
+        assert set(hinted(decide(seen([free]), {}, SITE))["1"]["Partition"].split(",")) == {*LIST}
 
 
 @pytest.mark.parametrize(

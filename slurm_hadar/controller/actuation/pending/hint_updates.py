@@ -223,7 +223,8 @@ def _limited_while_held(job: Job, seen: Observed, config: Config) -> Action | No
 
 def _limited(job: Job, fields: Mapping[str, str], seen: Observed, config: Config) -> dict[str, str]:
     """As :func:`limited_to_types`, where nodes have features of GPU types."""
-    found = limited_to_types(job, seen.steered(job.id), fields, config)
+    kinds = {kind for name in job.partitions for kind in seen.gpu_types.get(name, ())}
+    found = limited_to_types(job, fields, kinds, config)
     names = {gpu.feature for gpu in config.gpu_types.values()}
     there = found.keys() <= fields.keys() or any(
         not names.isdisjoint(node.features) for node in seen.nodes.values()

@@ -159,6 +159,7 @@ def _taken_back(
             or not job_updates.differing(job, fields)
         ):
             continue
-        steering = recorded(job, fields, replace(steered, was={**steered.was, **fields}), seen)
+        was = {**steered.was, **fields, "Partition": ",".join(names)}
+        steering = recorded(job, fields, replace(steered, was=was), seen)
         found.append(Action(Kind.HINT, job, fields, steering, why))
     return found

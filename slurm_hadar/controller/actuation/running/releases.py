@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from slurm_hadar.controller.actuation import owner_changes
+from slurm_hadar.controller.actuation import job_updates, owner_changes
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.entry_details import (
     UNKNOWN,
@@ -14,6 +14,7 @@ from slurm_hadar.controller.actuation.entry_details import (
 )
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS
 from slurm_hadar.controller.actuation.move_steps import MOVED
+from slurm_hadar.controller.actuation.restored_request import limited_to_types
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.returned_nodes import ended_by
@@ -93,12 +94,12 @@ def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Re
         left = excluded or stays
         known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
         known = steering_store.given_up(known, theirs, job)
-        changes: dict[str, str] = {}
-        sure = known
         if excluded:
             changes, sure = owner_changes.accepted_request(
                 job, known, context.nodes, context.config
             )
+        else:
+            changes, sure = _within_types(context, job, known)
         if begins:
             left = left if left == stays else f"{left}; {stays}"
             return Release(known, sure, changes, None, left, "and Slurm starts it then")
@@ -108,6 +109,18 @@ def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Re
     plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
     changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
     return Release(before, ours, changes, plan)
+
+
+def _within_types(
+    context: ActionContext, job: Job, known: Steering
+) -> tuple[dict[str, str], Steering]:
+    """What keeps a job whose owner set other partitions or features from the GPU types that its
+    owner excludes, and what is kept of the job then."""
+    nodes = (node for node in context.nodes.values() if {*node.partitions} & {*job.partitions})
+    kinds = {kind for node in nodes for kind in node.gpus}
+    fields = limited_to_types(job, {}, kinds, context.config)
+    was = job_updates.originals(job, fields, known.was)
+    return fields, replace(known, was=was, wrote={**known.wrote, **fields})
 
 
 def begin_time_returned(entry: Entry, job: Job, now: float, delay_s: float) -> dict[str, str]:
