@@ -236,6 +236,10 @@ def test_partitions_that_its_owner_sets_open_no_excluded_type(site):
         site.patient_tick()
         time.sleep(1.0)
     assert not site.where(id_) and site.job(id_).partitions == ("gpu",)
+    typed(site, id_, "Partition=k80,v100")
+    site.until(lambda: site.patient_tick() and not site.job(id_).features)
+    typed(site, id_, "Partition=gpu")
+    site.until(lambda: site.patient_tick() and site.job(id_).features)
     assert hadar(site.env, "optout", id_).returncode == 0
     assert {*site.job(id_).features.split("|")} == {"v100", "k80"}
     site.ended(*others)
