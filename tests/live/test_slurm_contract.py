@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import pytest
 from missing import missing
-from pauses import pauses
 
 from slurm_hadar import config
 from slurm_hadar.domain.declaration import Declaration, merge
@@ -108,13 +107,12 @@ class Site:
         job_id: str,
         reached: Callable[[Job], bool],
         seconds: float = 90,
-        every_s: float | None = None,
+        every_s: float = 0.2,
     ) -> Job:
-        """``every_s``: None: more and more rarely."""
-        end, pause = time.monotonic() + seconds, pauses(0.6)
+        end = time.monotonic() + seconds
         while not reached(job := self.job(job_id)):
             assert time.monotonic() < end, f"not reached within {seconds} s: {job}"
-            time.sleep(next(pause) if every_s is None else every_s)
+            time.sleep(every_s)
         return job
 
     def running(self, job_id: str) -> Job:
@@ -158,11 +156,10 @@ def site(
 @pytest.fixture(autouse=True)
 def _empty(site: Site) -> Iterator[None]:
     yield
-    # Squeue shows what has not ended.
-    shown = ("squeue", "-h", "-a", "-o", "%A")
-    site.plain.cancel(list(dict.fromkeys(site.box.run(*shown).split())))
+    left = [job.raw_id for job in site.plain.read_jobs() if job.state is not JobState.FINISHED]
+    site.plain.cancel([str(raw_id) for raw_id in dict.fromkeys(left)])
     end = time.monotonic() + 90
-    while site.box.run(*shown):
+    while any(job.state is not JobState.FINISHED for job in site.plain.read_jobs()):
         assert time.monotonic() < end
         time.sleep(0.2)
 
