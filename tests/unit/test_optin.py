@@ -475,7 +475,7 @@ def test_a_look_keeps_the_waiting_jobs_and_notes_the_ends(tmp_path):
         return Job(id=id_, slurm_state=state.name, priority=5, eligible_s=101.0, **values, **more)
 
     waiting = [shown("7_1", JobState.PENDING), shown("7_0", JobState.PENDING)]
-    other: Any = SimpleNamespace(name="somebody's")
+    other: Any = SimpleNamespace(name="unmanaged")
     watch.look([*waiting, other], 102.0)
     watch.look([*waiting, other], 103.0)
     watch.look([shown("7_1", JobState.PENDING, held=True), shown("7_0", JobState.FINISHED)], 104.0)

@@ -19,13 +19,11 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 
 
-def restored(
-    job: Job, steered: Steering, config: Config, *, keeps_list: bool = True
-) -> job_updates.Fields:
+def restored(job: Job, steered: Steering, config: Config) -> job_updates.Fields:
     """What must be changed so that the job's request is its owner's again; see
     :func:`within_types`."""
     fields = job_updates.undo_fields(job, steered)
-    return within_types(job, steered, fields, config, keeps_list=keeps_list)
+    return within_types(job, steered, fields, config)
 
 
 def within_types(

@@ -29,7 +29,7 @@ _SLACK = 1e-6
 _STRIDE = 7919
 """A prime: neighbouring jobs begin their search at distant nodes."""
 _MOST_STEPS = 20
-"""Bound of how often a node changes hands on average; usually once or twice."""
+"""Upper bound of the reassignments per free node, on average; usually one or two are needed."""
 
 
 class ForkSettings(HadarOptions):

@@ -14,6 +14,9 @@ from slurm_hadar.policies.ones.problem import BatchProblem, PlacedRound
 from slurm_hadar.solvers.evolution import Best
 
 _VERSION = 2
+_DECIDED = {1: "laid", _VERSION: "decided"}
+_MEAN_JOBS = {1: "crowd", _VERSION: "mean_jobs"}
+"""Version of the state -> its key for these values."""
 _LARGE = 1e15
 _FAR = 2.0
 """A noise scale that differs from the former one by this factor starts a new search."""
@@ -138,19 +141,19 @@ class OnesState:
 def from_state(state: State, view: View, pools: ResourcePools) -> OnesState:
     """The state; empty if there is none, without placements if the cluster has changed. Reads
     version 1 too, in which ``decided`` and ``mean_jobs`` had other names."""
-    if state.get("version") not in (1, _VERSION):
+    if state.get("version") not in (*_DECIDED,):
         return OnesState()
     kept = cast(dict[str, Any], state)
-    before = kept["version"] == 1
+    version = kept["version"]
     past = OnesState(
         names=tuple(kept["names"]),
         decisions=int(kept["decisions"]),
         chosen_s=float(kept["chosen_s"]),
         present=tuple(kept["present"]),
-        decided=kept["laid" if before else "decided"],
+        decided=kept[_DECIDED[version]],
         best=kept["best"],
         limits=kept["limits"],
-        mean_jobs=float(kept["crowd" if before else "mean_jobs"]),
+        mean_jobs=float(kept[_MEAN_JOBS[version]]),
         now=float(kept["now"]),
         noise=kept["noise"],
     )

@@ -13,6 +13,8 @@ from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.work import Options
 
 _VERSION = 2
+_CHOSEN = {1: "laid", _VERSION: "chosen"}
+"""Version of the state -> its key for the options chosen last, by job."""
 _NOTHING = 1e-6
 
 
@@ -61,7 +63,7 @@ def to_state(past: TimetableState, names: Sequence[str]) -> State:
 def from_state(state: State, names: Sequence[str]) -> TimetableState | None:
     """The state, or None if there is none or the cluster has changed. Reads version 1 too, in which
     ``chosen`` had another name."""
-    if state.get("version") not in (1, _VERSION) or state.get("names") != list(names):
+    if state.get("version") not in (*_CHOSEN,) or state.get("names") != list(names):
         return None
     kept = cast(dict[str, Any], state)
     ids = tuple(kept["ids"])
@@ -79,7 +81,7 @@ def from_state(state: State, names: Sequence[str]) -> TimetableState | None:
         mix=_dense(kept["mix"]),
         share=_dense(kept["share"]),
     )
-    chosen = kept["chosen" if kept["version"] == _VERSION else "laid"]
+    chosen = kept[_CHOSEN[kept["version"]]]
     return TimetableState(table, chosen, tuple(kept["present"]), float(kept["chosen_s"]))
 
 

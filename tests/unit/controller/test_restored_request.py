@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, config, decide, hinted, job, look, running, seen
 
-from slurm_hadar.controller.actuation import actions, owner_changes
+from slurm_hadar.controller.actuation import actions, job_updates, owner_changes
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.restored_request import (
     fitting_list,
@@ -109,7 +109,8 @@ def test_who_accepts_all_types_has_the_owners_partition_again():
 )
 def test_features_say_the_types_beside_the_owners_partition(known, more, fields):
     one = waiting(known=known, **more)
-    assert restored(one, known, SITE, keeps_list=False) == fields
+    undo_ = job_updates.undo_fields(one, known)
+    assert within_types(one, known, undo_, SITE, keeps_list=False) == fields
     back = replace(
         one,
         partitions=tuple(fields.get("Partition", ",".join(one.partitions)).split(",")),

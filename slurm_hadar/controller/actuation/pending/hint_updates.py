@@ -208,7 +208,7 @@ def _fields(
         # Also of a job that has its owner's partition: the features beside it may be gone.
         fields.setdefault("Partition", job_updates.current(job, "Partition"))
         limited = restored_where_it_fits if _has_unfit_reason(job) else within_types
-        fields = _without_present(limited(job, steered, fields, config), job)
+        fields = _without_unchanged(limited(job, steered, fields, config), job)
     return fields, False
 
 
@@ -229,10 +229,10 @@ def _limited(job: Job, fields: Mapping[str, str], seen: Observed, config: Config
     there = found.keys() <= fields.keys() or any(
         not names.isdisjoint(node.features) for node in seen.nodes.values()
     )
-    return _without_present(found if there else dict(fields), job)
+    return _without_unchanged(found if there else dict(fields), job)
 
 
-def _without_present(fields: Mapping[str, str], job: Job) -> dict[str, str]:
+def _without_unchanged(fields: Mapping[str, str], job: Job) -> dict[str, str]:
     """Without partitions and features that the job has."""
     return {
         key: value
