@@ -118,8 +118,9 @@ def job_arrays(
     ]
     mixable = [_mixable(target, seen) for target in targets]
     offered = _offered(config, targets, kinds, counts)
+    open_now, open_some_day = _allowed_groups(targets, groups, sources)
     most = reachable_counts.most_gpus(
-        _allowed_groups(targets, groups, sources, at_any_time=True),
+        open_some_day,
         offered.any(axis=2) & np.array(mixable, bool).reshape(-1, 1),
         targets,
         nodes,
@@ -165,7 +166,7 @@ def job_arrays(
         attained=work.attained,
         cpus_per_gpu=np.array([_cpus(t) / max(1, t.request.count) for t in targets], float),
         mem_per_gpu_mb=np.array([_mem_mb(t) / max(1, t.request.count) for t in targets], float),
-        groups=_allowed_groups(targets, groups, sources),
+        groups=open_now,
         max_nodes=np.array([target.request.most_nodes for target in targets], np.int64),
         end_known=~work.unknown,
         limit_s=np.array([_limit_s(target, seen.now) for target in targets], float),
@@ -227,20 +228,17 @@ def _held(targets: Sequence[SchedulableJob], nodes: NodeArrays, kinds: tuple[str
 
 
 def _allowed_groups(
-    targets: Sequence[SchedulableJob],
-    groups: Groups,
-    sources: Sources,
-    *,
-    at_any_time: bool = False,
-) -> BoolArray:
-    """(J, G) the groups of nodes that each job may have. ``at_any_time``: with those that only a
-    reservation closes."""
-    mask = np.zeros((len(targets), groups.count), dtype=bool)
+    targets: Sequence[SchedulableJob], groups: Groups, sources: Sources
+) -> tuple[BoolArray, BoolArray]:
+    """(J, G) the groups of nodes that each job may have now, and with those that only a reservation
+    closes."""
+    now, at_any_time = np.zeros((2, len(targets), groups.count), dtype=bool)
     for row, target in enumerate(targets):
         names = _partitions(target, sources.seen, sources.config)
         whole, constraint = need_of(target.job, target.request), target.request.constraint
-        mask[row] = groups.mask(target.job, names, constraint, whole, at_any_time=at_any_time)
-    return mask
+        now[row] = groups.mask(target.job, names, constraint, whole)
+        at_any_time[row] = groups.mask(target.job, names, constraint, whole, at_any_time=True)
+    return now, at_any_time
 
 
 def _prospects(
