@@ -1,5 +1,5 @@
 """Imports PyTorch without what a small training on CPUs does not use: more than half of the CPU
-time of the import, a second of it, in each process of many short trainings.
+time of the import, 0.65 s of 1.1 s, in each process of many short trainings.
 
 A program imports this before it imports torch. For a script that does not, run
 ``python small_torch.py SCRIPT [ARGUMENT...]``. Not for process groups: ``torch.distributed`` uses
