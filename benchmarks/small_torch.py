@@ -1,5 +1,5 @@
 """Imports PyTorch without what a small training on CPUs does not use: more than half of the CPU
-time of the import, a second of it, in each process of many short trainings.
+time of the import, 0.65 s of 1.1 s, in each process of many short trainings.
 
 A program imports this before it imports torch. For a script that does not, run
 ``python small_torch.py SCRIPT [ARGUMENT...]``. Not for process groups: ``torch.distributed`` uses
@@ -10,6 +10,7 @@ import gc
 import runpy
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -18,23 +19,31 @@ from typing import Any
 _UNUSED = ("torch._meta_registrations", "torch.distributions", "torch.export")
 _COMPILER = "torch._dynamo"
 """An optimizer imports it at its first step."""
+_TRACING = "torch._guards"
+"""What loads a checkpoint asks it whether a model is traced."""
 _NAMED_ONLY = (
     "torch._functorch",
     "torch._higher_order_ops",
+    "torch._logging",
     "torch._native",
     "torch._subclasses",
-    "torch.ao.quantization",
+    "torch.ao",
+    "torch.fx",
     "torch.hub",
     "torch.masked",
+    "torch.nested",
     "torch.nn.intrinsic",
     "torch.nn.parallel",
     "torch.package",
     "torch.quantization",
     "torch.testing",
     "torch.utils._debug_mode",
+    "torchgen",
 )
 """Packages of which the import of torch only takes names. Whoever calls one of these later gets
 an error."""
+_NAMED_FIRST = ("torch.utils.data", "unittest.mock")
+"""The same, but who imports one of these later gets the real one."""
 _imported = False
 
 
@@ -78,6 +87,8 @@ class _Names(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if _imported and self.__name__ in _NAMED_FIRST:
+            return getattr(import_module(self.__name__), name)
         vars(self)[name] = found = _left_out(f"{self.__name__}.{name}")
         return found
 
@@ -87,9 +98,7 @@ class _NamedOnly:
 
     @staticmethod
     def find_spec(name: str, *_: object) -> ModuleSpec | None:
-        parts = name.split(".")
-        within = (".".join(parts[:count]) for count in range(2, len(parts) + 1))
-        if any(one in _NAMED_ONLY for one in within):
+        if _is_in(name, _NAMED_ONLY) or (not _imported and _is_in(name, _NAMED_FIRST)):
             return ModuleSpec(name, _NamedOnly, is_package=True)  # type: ignore[arg-type]
         return None
 
@@ -105,9 +114,11 @@ class _NamedOnly:
 def _import_torch() -> None:
     for name in _UNUSED:
         sys.modules.setdefault(name, ModuleType(name))
-    compiler = ModuleType(_COMPILER)
+    compiler, tracing = ModuleType(_COMPILER), _Names(_TRACING)
     vars(compiler).update(graph_break=lambda: None, disable=lambda function, *_, **__: function)
-    sys.modules.setdefault(_COMPILER, compiler)
+    vars(tracing)["detect_fake_mode"] = lambda _=None: None
+    for module in (compiler, tracing):
+        sys.modules.setdefault(module.__name__, module)
     global _imported
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _NamedOnly)
@@ -115,6 +126,7 @@ def _import_torch() -> None:
     gc.disable()
     import torch
 
+    vars(torch).setdefault("_guards", tracing)
     if hasattr(torch._C, "_set_generator_metaclass"):
         # As torch._prims does, which comes with what is left out.
         from torch._opaque_base import OpaqueBaseMeta
@@ -123,6 +135,15 @@ def _import_torch() -> None:
     gc.freeze()
     gc.enable()
     _imported = True
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, _Names) and _is_in(name, _NAMED_FIRST):
+            del sys.modules[name]
+            for found in [key for key, one in vars(module).items() if isinstance(one, _LeftOut)]:
+                delattr(module, found)
+
+
+def _is_in(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in packages)
 
 
 _import_torch()

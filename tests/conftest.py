@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from in_memory import temporary
 from sharing import Sharing, yield_to_live_tests
 
 # numpy and torch start a thread per core when they are imported, here and in each program of a
 # test: those of several processes would wait for each other on two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Of pytest's folders.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", temporary())
 
 # Hypothesis would call 200 ms for one example, and a second for making ten, a fault of the test.
 # Each run tries other examples, so one run needs few.

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.digits import write_digits
 from benchmarks.faults.planted_saves import CHECKPOINT, SAVE_FAULTS
 from benchmarks.faults.saver import EXCHANGE, JOB, LINEAGE, SAMPLES, SIZE, WISH, Attempt, fork
 from slurm_hadar.controller.actuation.move_steps import acknowledged
@@ -182,6 +183,7 @@ def _prepare(folder: Path) -> dict[str, list[str]]:
     found = {}
     first, again, asked = (folder / scene for scene in SCENES)
     first.mkdir()
+    write_digits(folder / "digits.npy")
     shutil.copytree(first, folder / "watched")
     found["first"] = _points_of(folder / "watched", 0)
     last = [name for name in found["first"] if _LAST_STEP in name][-1]

@@ -23,6 +23,8 @@ STALL_SAMPLES = 9600
 SHORT = {"ack_wait_s": 20.0, "settle_s": 20.0}
 """Times of the controller where it is stopped."""
 RARE, RARE_NODE = "a100", "a1"
+DIGITS = "digits.npy"
+"""What the trainings read, beside the folders of the trials."""
 LAYOUT = Layout(
     (
         NodeGroup("v", 2, "v100", 1),
@@ -45,7 +47,7 @@ _TRAINING = f"""#!/bin/bash
 #HADAR model={{model}} types=any gpus=1 batch=8:16 samples={{samples}} checkpoint=yes
 {_START}exec {{python}} {{root}}/benchmarks/small_torch.py \\
   {{root}}/examples/train_digits.py --model {{model}} --batch 8:16 \\
-  --samples {{samples}} --checkpoint {{folder}}/{{name}}.pt --data {{folder}}/../digits.npy \\
+  --samples {{samples}} --checkpoint {{folder}}/{{name}}.pt --data {{folder}}/../{{digits}} \\
   --lineage {{folder}}/{{name}}.json --every 600
 """
 _SHORT = f"""#!/bin/bash
@@ -129,6 +131,7 @@ def script(folder: Path, name: str, samples: int) -> str:
     """The batch script of a job; its files lie in ``folder``. ``samples``: of a training."""
     values = {
         "folder": folder, "name": name, "python": sys.executable, "root": ROOT, "over": OVER,
+        "digits": DIGITS,
     }  # fmt: skip
     text = _TRAINING if name in TRAININGS else _ENDS if name == ENDS else _SHORT
     types = "p100,k80" if name in _SLOW else "any"

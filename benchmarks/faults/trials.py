@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from benchmarks.digits import write_digits
 from benchmarks.faults.planted import FAULTS
-from benchmarks.faults.scene import SAMPLES, STALL_SAMPLES, Rights, sandbox
+from benchmarks.faults.scene import DIGITS, SAMPLES, STALL_SAMPLES, Rights, sandbox
 from benchmarks.faults.trial import STALLED, THEN, Found, Touch, Trial
 from slurm_hadar.sandbox.cluster import Sandbox
 
@@ -135,6 +136,7 @@ class Room:
             mine = self.folder / f"w{worker}"
             if worker not in self._boxes:
                 mine.mkdir(parents=True, exist_ok=True)
+                write_digits(mine / DIGITS)
                 self._boxes[worker] = sandbox(mine / "box", self.rights, self.stalls)
             while True:
                 try:

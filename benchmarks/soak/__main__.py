@@ -22,6 +22,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.digits import write_digits
+from benchmarks.soak.jobs import DIGITS
 from benchmarks.soak.storm import Rates, Result, Storm, start
 
 DRAIN_S = 600.0
@@ -37,6 +39,7 @@ def soak(
 ) -> Result:
     """One soak in ``folder``, with a controller of these ``rights``."""
     folder.chmod(0o755)
+    write_digits(folder / DIGITS)
     with start(folder, rights) as box:
         return Storm(box, folder, seed, rates).run(minutes, drain_s)
 

@@ -13,6 +13,8 @@ from slurm_hadar.runtime.samples import check_lineage, from_plain
 from slurm_hadar.sandbox.cluster import Sandbox
 
 ROOT = Path(__file__).parents[2]
+DIGITS = "digits.npy"
+"""What the trainings read, in the folder of the soak."""
 MODEL = "paced"
 SPEEDS = {"v100": 160.0, "p100": 110.0, "k80": 80.0}
 """Samples/s of one GPU."""
@@ -46,7 +48,7 @@ echo "${{SLURM_RESTART_COUNT:-0}} $where" >> $name.starts
 """The lock is shared by all who run, so that a third attempt meets the second one too."""
 _TRAIN = """exec {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends \\
   {root}/benchmarks/small_torch.py {root}/examples/train_digits.py --model {model} --batch 8 \\
-  --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/digits.npy \\
+  --samples {samples} --every 5 --checkpoint {folder}/{name}.pt --data {folder}/{digits} \\
   --lineage {folder}/{name}.json
 """
 _COPIES = """trap '' USR2
@@ -54,7 +56,7 @@ exec {python} -m slurm_hadar.runtime.copies_launch -- \\
   {python} {root}/benchmarks/soak/noted.py {folder}/{name}.ends \\
   {root}/benchmarks/small_torch.py {root}/examples/train_copies.py \\
   --model {model} --batch 8 --samples {samples} --round 2 --lr 0.02 \\
-  --checkpoint {folder}/{name}.pt --data {folder}/digits.npy --lineage {folder}/{name}.json
+  --checkpoint {folder}/{name}.pt --data {folder}/{digits} --lineage {folder}/{name}.json
 """
 _SLEEP = "exec sleep {seconds:.1f}\n"
 _LIE = "exec {python} {root}/benchmarks/soak/liar.py {seconds:.1f}\n"
@@ -133,7 +135,7 @@ def script(folder: Path, sent: Sent, seconds: float) -> str:
             declared = "#HADAR types=any gpus=1"
     return text.format(
         declared=declared, folder=folder, name=sent.name, python=sys.executable, root=ROOT,
-        model=MODEL, samples=sent.samples, seconds=seconds,
+        model=MODEL, samples=sent.samples, seconds=seconds, digits=DIGITS,
     )  # fmt: skip
 
 

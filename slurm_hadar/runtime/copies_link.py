@@ -40,6 +40,8 @@ _BEGIN_S = 120
 _SEND_S, _SEND_BYTES_S = 2.0, 10e6
 """How long sending may take: a dead copy takes nothing."""
 _NAPS_S = (0.0002, 0.005)
+_SHARED = "/dev/shm/mpich_shm_"  # noqa: S108
+"""How the names of MPICH's own files begin."""
 _FAULTS = 20
 """Errors of one request in a row after which its peer counts as dead."""
 
@@ -66,6 +68,7 @@ class Link:
             mpi4py.rc.finalize = False
             with _alarm(_BEGIN_S):
                 from mpi4py import MPI
+            _remove_shared_files()
             self._comm = MPI.COMM_WORLD
             # A dead peer is an exception here, not the end of this process. What MPI cannot lay to
             # one request counts as COMM_SELF's.
@@ -78,6 +81,16 @@ class Link:
     def first(self) -> bool:
         """Whether this is the tracker."""
         return self.rank == 0
+
+
+def _remove_shared_files() -> None:
+    """Of the memory that the processes of this node share: MPI_Init has come to its end, so all
+    have it, and without MPI_Finalize each attempt would leave a file of 1 MB there."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line[line.find("/") :]
+            if path.startswith(_SHARED) and not path.endswith(" (deleted)"):
+                Path(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

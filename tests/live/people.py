@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from in_memory import temporary
 from missing import missing
 from typed import LOCALE, can_fork, ran
 
@@ -328,7 +329,7 @@ def documented(what: str, site: Site) -> list[list[str]]:
 
 def up() -> Site:
     """The site. Its folder can be read by all, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp(prefix="hadar-rights-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="hadar-rights-", dir=temporary()))
     folder.chmod(0o755)
     # As an admin makes them: below folders of root's, open to their user.
     state, exchange, run = folder / "state", folder / "exchange", folder / "run"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.exchange.progress import read_progress
+from slurm_hadar.sandbox import programs
 
 HBATCH = str(Path(sys.executable).parent / "hbatch")
 
@@ -30,6 +31,13 @@ def submit_by_hbatch(script, words, folder, env, exchange=None):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def sbatch(box, script, environment):
+    """The job's id. ``environment``: what its variables are beside ours. Not by ``--export``, with
+    which Slurm has the job's user log in, by a shell that reads all its files, at each start."""
+    env = programs.environment({**box.env, **environment})
+    return programs.run([box.programs.bin_dir / "sbatch", "--parsable"], env, text=script).strip()
 
 
 def state_of_site(box, folder, tail=1500):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import step_processes
-from shared_steps import wait_for_progress
+from shared_steps import sbatch, wait_for_progress
 from trainings import SMALL_TORCH, consolidated, digits_file, until_it_saves
 
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
@@ -86,14 +86,13 @@ class Job:
                 ],
             },
         )
-        export = {
+        environment = {
             "HADAR_EXCHANGE": str(box.exchange),
             "HADAR_CONTROLLER_UID": str(os.getuid()),
             "HADAR_PROGRESS_S": "0.2",
             "OMP_NUM_THREADS": "1",
         }
-        words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
-        self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
+        self.id = sbatch(box, script, environment)
 
     def pace(self, slowest: float) -> None:
         """Set the speeds; a job that runs learns of them when it is started again."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import people
 import pytest
+from in_memory import temporary
 
 from benchmarks.faults.exchanges import (
     EXCHANGE_PLANTS,
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.live, pytest.mark.once, pytest.mark.timeout(900)]
 def folder():
     """All users can read it, unlike pytest's own."""
     people.need()
-    found = Path(tempfile.mkdtemp(prefix="hadar-exchanges-", dir="/tmp"))
+    found = Path(tempfile.mkdtemp(prefix="hadar-exchanges-", dir=temporary()))
     yield found
     shutil.rmtree(found)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pauses import pauses
 
 from slurm_hadar.config import load
 from slurm_hadar.sandbox.cluster import Sandbox
@@ -111,10 +112,10 @@ class Reader:
 
 
 def until(holds, what, seconds=90.0):
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, pauses()
     while not holds():
         assert time.monotonic() < end, what
-        time.sleep(0.2)
+        time.sleep(next(pause))
 
 
 @pytest.fixture(scope="module")

@@ -227,7 +227,8 @@ def test_the_task_prolog_watches_a_script_that_knows_nothing_of_it(site):
     watcher = Path(f"/proc/{site.report_of(id_).pid}")
     assert b"on_node" in (watcher / "cmdline").read_bytes()
     site.moved(id_)
-    assert [restarts for restarts, _, _ in site.begun(id_)] == [0, 1]
+    # Slurm shows it there before its script has come to its first line.
+    site.until(lambda: [restarts for restarts, _, _ in site.begun(id_)] == [0, 1])
     site.ended(id_)
     site.until(lambda: not watcher.exists())
 

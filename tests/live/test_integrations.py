@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from missing import missing
-from shared_steps import wait_for_progress
+from shared_steps import sbatch, wait_for_progress
 
+from benchmarks.digits import write_digits
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.samples import from_plain
@@ -66,6 +67,7 @@ class Job:
         self.first, self.second = sorted(able & set(types), reverse=name == "lightning")[:2]
         self.samples = int(SECONDS * types[self.second]["2"] * pacing["time_scale"])
         (template, values), program, words, self.state = CASES[name]
+        write_digits(folder / "digits.npy")
         script = render(
             template,
             {
@@ -81,7 +83,7 @@ class Job:
                 **values,
             },
         )
-        export = {
+        environment = {
             "HADAR_EXCHANGE": str(box.exchange),
             "HADAR_CONTROLLER_UID": str(os.getuid()),
             "HADAR_PROGRESS_S": "0.3",
@@ -92,8 +94,7 @@ class Job:
             # torchrun leaves its folder of logs behind.
             "TMPDIR": str(folder),
         }
-        words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
-        self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
+        self.id = sbatch(box, script, environment)
         # It saves at its first step and then waits to be moved.
         write_plan(box.exchange, JobPlan(self.id, gpus={self.second: 2}, save="n1", restarts=0))
 

@@ -169,6 +169,9 @@ def test_a_moved_job_that_depends_on_another_since_keeps_its_types(site):
     site.box.run("scontrol", "requeue", id_)
     typed(site, id_, f"Dependency=afterany:{first}")
     site.until(lambda: site.job(id_).state is JobState.PENDING)
+    # Else Slurm has it wait for a minute and a half, wherever it may start. Not in the second of
+    # the requeue, in which it would fail.
+    typed(site, id_, "StartTime=now+2")
     for _ in range(3):
         site.patient_tick()
         assert {*site.job(id_).partitions} == {"v100", "k80"}
@@ -238,8 +241,11 @@ def test_partitions_that_its_owner_sets_open_no_excluded_type(site):
     assert not site.where(id_) and site.job(id_).partitions == ("gpu",)
     typed(site, id_, "Partition=k80,v100")
     site.until(lambda: site.patient_tick() and not site.job(id_).features)
+    # Held, as before: until a tick has seen that, Slurm may start it on the p100, which is idle.
+    site.box.run("scontrol", "hold", id_)
     typed(site, id_, "Partition=gpu")
     site.until(lambda: site.patient_tick() and site.job(id_).features)
+    site.slurm.release(id_)
     assert hadar(site.env, "optout", id_).returncode == 0
     assert {*site.job(id_).features.split("|")} == {"v100", "k80"}
     site.ended(*others)

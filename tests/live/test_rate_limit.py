@@ -12,6 +12,7 @@ from pathlib import Path
 
 import people
 import pytest
+from in_memory import temporary
 from people import ADA
 from slurms import SECOND
 
@@ -43,7 +44,7 @@ def site():
     if not os.environ.get(SECOND):
         pytest.skip(f"{SECOND} names no Slurm of 23.02 or later, and older ones have no rl_enable")
     people.need()
-    folder = Path(tempfile.mkdtemp(prefix="hadar-rate-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="hadar-rate-", dir=temporary()))
     folder.chmod(0o755)
     own = {name: folder / name for name in ("state", "exchange")}
     who = pwd.getpwnam(ADA)

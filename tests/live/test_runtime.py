@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shared_steps import wait_for_progress
+from shared_steps import sbatch, wait_for_progress
 from step_processes import ignores
 from trainings import SMALL_TORCH, digits_file
 
@@ -61,7 +61,7 @@ class Job:
                 **({"nodes": 1, "gpus_per_node": 2} if template == "pytorch_ddp" else {}),
             },
         )
-        export = {
+        environment = {
             "HADAR_EXCHANGE": str(box.exchange),
             "HADAR_CONTROLLER_UID": str(os.getuid()),
             "HADAR_PROGRESS_S": "0.3",
@@ -70,8 +70,7 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        words = ",".join(["ALL", *(f"{key}={value}" for key, value in export.items())])
-        self.id = box.run("sbatch", "--parsable", f"--export={words}", text=script).strip()
+        self.id = sbatch(box, script, environment)
 
     @property
     def out(self) -> str:

@@ -3,10 +3,9 @@ and ends before the same training under plain Slurm."""
 
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import typed
 from trainings import ROOT, SMALL_TORCH, Trainings, digits_file, moves_of
 
 from slurm_hadar.domain.job import JobState
@@ -65,8 +64,7 @@ def plain(site):
 
 def hadar(site, command, id_):
     """What a command says of a job, as its owner sees it."""
-    words = [str(Path(sys.executable).parent / "hadar"), command, id_]
-    done = subprocess.run(words, env=site.env, capture_output=True, text=True, timeout=90)
+    done = typed.hadar(site.env, command, id_)
     return done.stdout + done.stderr
 
 

@@ -98,6 +98,29 @@ def test_three_then_two_then_one_copy_in_the_middle_of_an_epoch(tmp_path):
     assert {s.attempt for s in segments} == {1, 2, 3}
 
 
+def test_the_processes_leave_no_file_in_memory(tmp_path):
+    """MPICH removes its file when MPI is finalized, which a copy never waits for."""
+    program = tmp_path / "begin.py"
+    program.write_text(
+        "import pathlib\n"
+        "from slurm_hadar.runtime.copies_link import Link\n"
+        "link = Link()\n"
+        "maps = pathlib.Path('/proc/self/maps').read_text().splitlines()\n"
+        f"seen = pathlib.Path({str(tmp_path)!r}, f'maps.{{link.rank}}')\n"
+        "seen.write_text('\\n'.join(line for line in maps if '/mpich_shm_' in line))\n"
+        "numbers = link._comm.allgather(link.rank)\n"
+        "assert numbers == list(range(link.size)), numbers\n"
+        "from mpi4py import MPI\n"
+        "MPI.Finalize()\n"
+    )
+    environment = {**os.environ, "HYDRA_IFACE": "lo"}
+    argv = [LAUNCHER, "-n", "3", sys.executable, program]
+    subprocess.run(argv, env=environment, check=True, timeout=120)
+    for rank in range(3):
+        mapped = (tmp_path / f"maps.{rank}").read_text().splitlines()
+        assert mapped and all(line.endswith(" (deleted)") for line in mapped)
+
+
 def test_the_work_follows_the_measured_speeds(tmp_path):
     _, rows = finish(start(tmp_path, 2, 1200, pause=0.02, round_epochs=1.0))
     first, second = len(rows[0][2]), len(rows[1][2])
