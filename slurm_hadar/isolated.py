@@ -2,8 +2,9 @@
 
 A user's PYTHONPATH, PYTHONHOME and PYTHONVERBOSE, and modules in the current folder, must not come
 into them; the job keeps all of them. hbatch also starts without ``site`` (``-S``), which would cost
-each submit some milliseconds, and finds its package by a path of its own. pip writes no option
-behind ``#!``, so this is done after it, by ``install.sh`` and for the Debian package.
+each submit some milliseconds, and finds its package by a path of its own. Its collector of garbage
+is off before the first import: it would look through what is imported, for nothing. pip writes no
+option behind ``#!``, so this is done after it, by ``install.sh`` and for the Debian package.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ _BY_SHELL = re.compile(
 _SHELL = "/bin/bash -p" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
 """For such a path: dash, Debian's sh, drops variables whose names it could not set, as those of the
 functions that a bash exports (``module``), and so would the job. ``-p``: without BASH_ENV."""
-_OWN_PATH = re.compile(r"(?<=\n)sys\.path\.append\(.*\)\n")
+_NO_COLLECTOR = "import gc\ngc.disable()\n"
+_OWN_LINES = re.compile(rf"(?<=\n)(?:{re.escape(_NO_COLLECTOR)}|sys\.path\.append\(.*\)\n)")
 
 
 def isolated(text: str, python: str, options: str = "-I", library: str = "") -> str:
@@ -38,10 +40,11 @@ def isolated(text: str, python: str, options: str = "-I", library: str = "") -> 
         return text
     if len(line.encode()) > _LONGEST or " " in python:
         line = f"#!{_SHELL}\n'''exec' \"{python}\" {options} \"$0\" \"$@\"\n' '''\n"
-    body = _OWN_PATH.sub("", text[head.end() :])
+    body = _OWN_LINES.sub("", "\n" + text[head.end() :])
     if "S" in options:
+        body = body.replace("\nimport ", f"\n{_NO_COLLECTOR}import ", 1)
         body = body.replace("\nfrom ", f"\nsys.path.append({library!r})\nfrom ", 1)
-    return line + body
+    return line + body[1:]
 
 
 def _library(python: str) -> str:

@@ -18,6 +18,7 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
     from typing import NoReturn
 
     from slurm_hadar.cli.submit_prices import ExchangeQuery, Today
@@ -204,7 +205,7 @@ def _declaration(submit: Submit) -> Declaration | None:
         named = (submit.held.get("partition") or site.default_partition).split(",")
         if not set(named).intersection(site.opt_in):
             return None
-    _load_when_used("inspect")
+    _load_when_used("copy", "inspect")
     from slurm_hadar.domain.declaration import Declaration, parse, script_arguments
 
     result = Declaration()
@@ -229,7 +230,7 @@ def _with_options(
     options: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
 ) -> Declaration:
     """``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
-    _load_when_used("inspect")
+    _load_when_used("copy", "inspect")
     from slurm_hadar.domain.declaration import Declaration, parse
 
     result = base or Declaration()
@@ -239,15 +240,18 @@ def _with_options(
     return result
 
 
-def _load_when_used(name: str) -> None:
-    """Put off an import until something of it is touched.
+def _load_when_used(*names: str) -> None:
+    """Put off imports until something of them is touched.
 
-    dataclasses imports inspect, which would take a third of our time and is not used here.
-    importlib's LazyLoader does not serve: a second import of the module loads it.
+    dataclasses imports copy and inspect, which would take a third of our time and are not used
+    here. importlib's LazyLoader does not serve: a second import of the module loads it.
     """
-    if name in sys.modules:
-        return
+    for name in names:
+        if name not in sys.modules:
+            sys.modules[name] = _loaded_when_used(name)
 
+
+def _loaded_when_used(name: str) -> ModuleType:
     def load(attribute: str) -> object:
         sys.modules.pop(name, None)
         __import__(name)
@@ -255,7 +259,7 @@ def _load_when_used(name: str) -> None:
 
     module = type(sys)(name)
     module.__dict__["__getattr__"] = load
-    sys.modules[name] = module
+    return module
 
 
 def _additions(submit: Submit, declaration: Declaration) -> SubmitOutcome:

@@ -608,19 +608,20 @@ def test_help_and_version_submit_nothing(place):
 
 
 HEAVY = {"typer", "pydantic", "tomllib", "numpy", "argparse", "subprocess", "tempfile", "pathlib",
-         "typing", "socket", "ast", "tokenize", "importlib.metadata"}  # fmt: skip
+         "typing", "socket", "ast", "tokenize", "copy", "importlib.metadata"}  # fmt: skip
 
 
 def test_what_is_put_off_is_there_when_it_is_touched(place):
     code = (
         "import sys\nfrom slurm_hadar.cli.hbatch import _load_when_used\n"
-        "_load_when_used('inspect')\nassert 'ast' not in sys.modules\n"
+        "_load_when_used('copy', 'inspect')\nassert 'ast' not in sys.modules\n"
         "import inspect\nassert 'ast' not in sys.modules\n"
         "print(inspect.isfunction(_load_when_used), 'ast' in sys.modules)\n"
-        "from inspect import signature\nprint(signature(_load_when_used))"
+        "from inspect import signature\nprint(signature(_load_when_used))\n"
+        "import copy\nassert 'weakref' not in sys.modules\nassert copy.copy([1]) == [1]"
     )
     done = place.run("-c", code, program=(sys.executable,))
-    assert done.stdout == b"True True\n(name: 'str') -> 'None'\n", done.stderr
+    assert done.stdout == b"True True\n(*names: 'str') -> 'None'\n", done.stderr
 
 
 @pytest.mark.parametrize("declared", [False, True])
