@@ -167,6 +167,9 @@ class _PolicySimulation:
         gone = [job for job in self.placed if job not in wanted]
         new = {job: p for job, p in wanted.items() if not _same(self.placed.get(job), p)}
         was = self._stop([*gone, *(job for job in new if job in self.placed)])
+        for job in self.speeds.let_noise_grow(self.placed, self.present.done):
+            rate = self.speeds.of(job, self.placed[job], self.seats.of[job])
+            self.speed[job] = self.alone[job] = rate
         self.seats.take(new, self.workload.ids)
         if new:
             self._start(new, was, now)

@@ -1,11 +1,14 @@
 """How fast a job trains on what it was given."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from slurm_hadar.domain.dealing import dealt_rate
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import worth
+from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.seats import Seat
@@ -24,6 +27,7 @@ class TrueRates:
 
     Where a workload knows them, CPUs and memory, another batch (whose samples count for less or
     more) and the distance of the GPUs take part; traffic of others does not, see ``links.py``.
+    What another batch is worth is that of the noise scale at the last :meth:`let_noise_grow`.
     """
 
     def __init__(self, workload: Workload, cluster: VirtualCluster, costs: Costs) -> None:
@@ -38,8 +42,18 @@ class TrueRates:
             workload.batches,
             workload.network,
         )
+        self._noise = self._batches.noise if self._batches is not None else np.zeros(0)
+        self._workload, self._grows = workload, workload.noise_growth != 1.0
         self._rack = cluster.rack.tolist()
         self._costs = costs
+
+    def let_noise_grow(self, placed: Mapping[int, Placement], done: FloatArray) -> list[int]:
+        """Take the noise scales after so much work (J,); the placed jobs whose rate changes."""
+        if self._batches is None or not self._grows.any():
+            return []
+        self._noise = self._batches.noise * self._workload.noise_factor(done)
+        base = self._batches.base
+        return [j for j, p in placed.items() if self._grows[j] and p.batch not in (None, base[j])]
 
     def of(self, job: int, placement: Placement, seats: tuple[Seat, ...]) -> float:
         """Rate in work/s. Raises HadarError for a placement on which the job cannot run."""
@@ -93,7 +107,7 @@ class TrueRates:
                 f"the plan gives job {self._ids[job]} batch {batch} on {count} "
                 f"{self._types[kind]}, with which it cannot run"
             )
-        noise, base = trait.noise[job : job + 1], trait.base[job : job + 1]
+        noise, base = self._noise[job : job + 1], trait.base[job : job + 1]
         return rate * float(worth(noise, base, np.array([float(batch)]))[0])
 
     def _copies(self, job: int, placement: Placement, seats: tuple[Seat, ...]) -> float:

@@ -114,7 +114,9 @@ class Views:
             cpu_sensitivity = replace(jobs.cpu_sensitivity, present_cpus=cpus, present_mem_mb=mem)
             jobs = replace(jobs, cpu_sensitivity=cpu_sensitivity)
         if jobs.batches is not None:
-            jobs = replace(jobs, batches=replace(jobs.batches, present=batch[active]))
+            # As a job's runtime measures it.
+            noise = jobs.batches.noise * self._workload.noise_factor(done)[active]
+            jobs = replace(jobs, batches=replace(jobs.batches, present=batch[active], noise=noise))
         if jobs.network is not None:
             jobs = replace(jobs, network=replace(jobs.network, slowed=slowed[active]))
         if self.learner is not None:

@@ -80,7 +80,11 @@ class Workload:
     cpu_sensitivity: CpuTrait | None = None
     """The true effect of CPUs and memory on each job; None: there is none."""
     batches: BatchTrait | None = None
-    """The true rates with other batches; None: every job keeps its own."""
+    """The true rates with other batches, noise scales at the start of each job; None: every job
+    keeps its own."""
+    noise_growth: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(J,) noise scale at the end of a job over that at its start; 1 for all where nothing is
+    given."""
     network: NetworkTrait | None = None
     """The true loss when GPUs are apart, without others' traffic; None: that of the costs."""
     gradients: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -89,12 +93,21 @@ class Workload:
     """What they ask Slurm for; None: the trace does not say."""
 
     def __post_init__(self) -> None:
-        """Fill in ``copies``, ``tasks`` and ``gradients`` where they were left out."""
+        """Fill in the arrays that have a default where they were left out."""
         for name in ("copies", "tasks"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.ones(len(self.ids), dtype=np.int64))
         if not len(self.gradients):
             object.__setattr__(self, "gradients", np.zeros(len(self.ids)))
+        if not len(self.noise_growth):
+            object.__setattr__(self, "noise_growth", np.ones(len(self.ids)))
+
+    def noise_factor(self, done: FloatArray) -> FloatArray:
+        """(J,) present noise scales over those at the start, after so much work (J,): from equal
+        parts of the work they grow by equal factors."""
+        part = np.clip(done / self.total, 0.0, 1.0)
+        factor: FloatArray = self.noise_growth**part
+        return factor
 
     def forked(self, copies: int) -> "Workload":
         """The same jobs, each of which may be forked into so many copies."""
@@ -120,6 +133,7 @@ class Workload:
             tasks=self.tasks[at],
             cpu_sensitivity=self.cpu_sensitivity.take(at) if self.cpu_sensitivity else None,
             batches=self.batches.take(at) if self.batches else None,
+            noise_growth=self.noise_growth[at],
             network=self.network.take(at) if self.network else None,
             gradients=self.gradients[at],
             queue=self.queue.take(at) if self.queue else None,

@@ -139,6 +139,11 @@ class ClusterState:
             self.on[job, kind] += count
         self.changed = True
 
+    def let_noise_grow(self) -> None:
+        """Set the speed of running jobs whose batch is worth more than at the last event."""
+        for job in self._speeds.let_noise_grow(self.placed, self.present.done):
+            self.speed[job] = self._speeds.of(job, self.placed[job], self.seats.of[job])
+
     def end(self, job: int, at_s: float) -> None:
         """A running job is done."""
         self._release(job)

@@ -62,6 +62,7 @@ class _QueueSimulation:
                 return
             waits |= self._train(now, until)
             now = until
+            state.let_noise_grow()
 
     def _next(self, now: float, arrivals: FloatArray) -> float:
         """When the next job ends, arrives or may start again; inf: never."""

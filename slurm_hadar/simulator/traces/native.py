@@ -3,8 +3,8 @@
 Columns: job_id, arrival_s, gpus, samples, and for the speed either model (with batch, the global
 one, if wanted) or rate_TYPE for each GPU type (samples/s of the whole job on its GPUs; 0: cannot).
 Optional: counts (``1-4`` or ``1 2 4``, for a model), weight, max_nodes, cpus_per_gpu,
-mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale (see ``batches_of``), and
-those of ``queue_columns.py``.
+mem_per_gpu_gb, gradient_mb, tasks, most_batch with noise_scale and, if it is not constant,
+noise_growth (see ``batches_of``), and those of ``queue_columns.py``.
 """
 
 import re
@@ -76,6 +76,7 @@ def read(
         cpus_per_gpu=np.array([_optional(row, "cpus_per_gpu", 0.0) for row in found]),
         mem_per_gpu_mb=np.array([_optional(row, "mem_per_gpu_gb", 0.0) * 1024 for row in found]),
         batches=batches_of(found, types, counts, rate, rates),
+        noise_growth=np.array([_noise_growth(row) for row in found]),
         gradients=np.array([_gradients(row) for row in found]),
         lines=tuple(row.line for row in found),
         queue=queued(found, types),
@@ -147,8 +148,10 @@ def _elastic(row: CsvRow, request: int) -> Elastic | None:
     return Elastic(row.word("model"), batch // request, 1.0)
 
 
-# The columns most_batch and noise_scale of a trace: jobs that may train with larger batches.
+# The columns most_batch, noise_scale and noise_growth of a trace: jobs that may train with larger
+# batches.
 _MOST_BATCH = 100_000_000
+_MOST_GROWTH = 1e6
 
 
 def batches_of(
@@ -180,6 +183,14 @@ def batches_of(
     good[..., 0] = np.where((base > 0)[:, None, None], rate, 0.0)
     present = np.zeros(len(found), dtype=np.int64)
     return BatchTrait(sizes=sizes, rate=good, noise=noise, base=base, present=present)
+
+
+def _noise_growth(row: CsvRow) -> float:
+    if row.text("noise_growth") and not row.text("most_batch"):
+        raise row.error("noise_growth needs most_batch as well; fill it in, or leave both empty")
+    if not row.text("noise_growth"):
+        return 1.0
+    return row.number("noise_growth", above=True, most=_MOST_GROWTH)
 
 
 def _batch_sizes(row: CsvRow) -> tuple[int, ...]:
