@@ -126,10 +126,11 @@ class BestResponse:
 
     def busy_s(self, options: int, window: int) -> tuple[FloatArray, FloatArray]:
         """(J, O) run time on each of so many options, and (J, O, W) in the first buckets."""
-        jobs, buckets = self.option.shape
+        jobs = len(self.option)
         row = np.arange(jobs)[:, None]
         flat = (row * options + self.option).ravel()
-        total = np.bincount(flat, weights=self.run_s.ravel(), minlength=jobs * options)
+        total = np.zeros(jobs * options)
+        np.add.at(total, flat, self.run_s.ravel())
         found = np.zeros((jobs, options, window))
         kept = np.arange(window)
         found[row, self.option[:, :window], kept] = self.run_s[:, :window]
@@ -147,15 +148,15 @@ def best_response(
     jobs, buckets = len(weight), len(edges) - 1
     middle = (edges[1:] + edges[:-1]) / 2
     seconds = options.seconds
-    impossible = ~np.isfinite(seconds)
-    able = ~impossible.all(axis=1)
-    runs = np.where(impossible, 0.0, seconds)
+    possible = np.isfinite(seconds)
+    able = np.asarray(possible.any(axis=1))
+    runs = np.where(possible, seconds, 0.0)
     cost = np.empty((jobs, buckets))
     option: IntArray = np.empty((jobs, buckets), dtype=np.int64)
     every = np.arange(jobs)
     for b in range(buckets):
         paid = runs * (options.gpus * price[options.pool, b])
-        paid[impossible] = np.inf
+        paid[~possible] = np.inf
         option[:, b] = paid.argmin(axis=1)
         cost[:, b] = weight * middle[b] + np.where(able, paid[every, option[:, b]], 0.0)
     time = np.where(able[:, None], seconds[every[:, None], option], 1.0)
@@ -222,7 +223,7 @@ def job_classes(seconds: FloatArray, limit: int) -> IntArray:
     rest = np.flatnonzero(~alone)
     logs = np.where(np.isfinite(seconds[rest]), np.log(np.maximum(seconds[rest], 1e-9)), -99.0)
     width = 0.1
-    mix = np.random.default_rng(0).integers(1, 2**40, logs.shape[1])
+    mix: IntArray = np.random.default_rng(0).integers(1, 2**40, (logs.shape[1],))
     most = limit - limit // 3
     few = logs[: _SAMPLE * most]
     for _ in range(_WIDTHS - 1):
@@ -242,7 +243,7 @@ def job_classes(seconds: FloatArray, limit: int) -> IntArray:
 
 def _keys(logs: FloatArray, width: float, mix: IntArray) -> IntArray:
     """(J,) a hash of each row of integers: equal rows get equal numbers."""
-    found: IntArray = np.round(logs / width).astype(np.int64) @ mix
+    found: IntArray = np.matmul(np.round(logs / width).astype(np.int64), mix)
     return found
 
 
