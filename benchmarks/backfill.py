@@ -163,7 +163,7 @@ class Trainers:
         while time.time() < until:
             began = time.monotonic()
             try:
-                seen = controller.tick().seen
+                seen = controller.tick().observation
                 self._note({i: seen.jobs[i] for i in self.ids if i in seen.jobs}, seen.progress)
             except HadarError as error:
                 self.failures += 1

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.notified_owners import FILE
 from slurm_hadar.controller.metrics.export import MetricsExporter
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.service import client
 from slurm_hadar.controller.service.published import Published
 from slurm_hadar.controller.service.server import UserServer
@@ -48,7 +48,7 @@ def watched(controller: Controller, site: Config, pairs: int) -> dict[str, objec
             alone.append(_since(began))
             controller.gpus.owners.note = note  # type: ignore[method-assign]
             controller.config = full
-            with _samples(full, report.seen) as sampled:
+            with _samples(full, report.observation) as sampled:
                 asking.ask.set()
                 began = _now()
                 report = controller.tick()
@@ -105,7 +105,7 @@ class _Top:
 
 
 @contextmanager
-def _samples(site: Config, seen: Observed) -> Iterator[int]:
+def _samples(site: Config, seen: Observation) -> Iterator[int]:
     """Inside: a file of samples for each running managed job, and owners who know that their jobs
     are idle; how many. As the one who ticks: the jobs are theirs."""
     folder, now = site.site.exchange_dir, time.time()

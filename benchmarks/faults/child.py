@@ -108,10 +108,10 @@ def _waiting(report: TickReport) -> dict[str, dict[str, str]]:
     """Job that a tick saw waiting -> what it asks for when the tick has sent its hints; BEGINS_AT
     is there where it has a begin time ahead. Without those that began before their hint came."""
     found = {}
-    for job in report.seen.jobs.values():
+    for job in report.observation.jobs.values():
         waits = job.state is JobState.PENDING and not job.restarts and not job.held
         if waits and job.id not in report.refused:
-            begins = {BEGINS_AT: ""} if job.eligible_s > report.seen.now + 1 else {}
+            begins = {BEGINS_AT: ""} if job.eligible_s > report.observation.now + 1 else {}
             found[job.id] = {"Partition": ",".join(job.partitions), **begins}
     for action in report.done:
         if action.kind is Kind.HINT and action.job.id in found:

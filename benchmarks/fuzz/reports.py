@@ -10,7 +10,7 @@ from slurm_hadar import config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.domain import declaration, steering
@@ -27,7 +27,7 @@ JOB = Job(
     request=GpuRequest(per_node={UNTYPED: 1}), restarts=1, features="v100",
     declaration=declaration.Declaration(model="resnet18", types=("any",)),
 )  # fmt: skip
-SEEN = Observed(
+SEEN = Observation(
     now=NOW,
     jobs={JOB.id: JOB},
     nodes={"v1": Node("v1", {"v100": 1}, {"v100": 1})},

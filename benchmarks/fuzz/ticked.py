@@ -220,9 +220,9 @@ def _words(controller: Controller, report: TickReport) -> None:
     for line in [*lines, *tick_text.format_backfill(report)]:
         line.encode()
     sight = Sight(
-        report.seen,
+        report.observation,
         controller.config,
-        controller_state(None, report.seen.now),
+        controller_state(None, report.observation.now),
         STATE_FILE,
         controller.store.decisions.last(),
     )

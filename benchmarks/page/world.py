@@ -12,7 +12,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.service.published import Published
 from slurm_hadar.controller.service.server import UserServer
@@ -130,7 +130,7 @@ class PretendController:
         store.end(entry, "moved", time.time() - 3500)
         store.close()
 
-    def seen(self) -> Observed:
+    def seen(self) -> Observation:
         """What this tick sees."""
         now = time.time()
         places = [number for number in range(self._nodes) for _ in range(_PER_NODE // _PER_JOB)]
@@ -146,7 +146,7 @@ class PretendController:
             jobs[found.id] = found
         nodes = {one.name: one for one in (self._node(n, used[n]) for n in range(self._nodes))}
         running = [one for one in jobs.values() if one.state is JobState.RUNNING]
-        return Observed(
+        return Observation(
             now=now,
             jobs=jobs,
             nodes=nodes,

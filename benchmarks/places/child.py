@@ -54,12 +54,12 @@ def main() -> None:
         while not over:
             report = controller.tick()
             summary = {
-                "looked_s": report.seen.now,
+                "looked_s": report.observation.now,
                 "moves": [action.job.id for action in report.diff.of(Kind.MOVE)],
                 "deferred": dict(report.diff.deferred),
                 "free": {
                     node.name: sum(node.gpus.values()) - sum(node.gpus_used.values())
-                    for node in report.seen.nodes.values()
+                    for node in report.observation.nodes.values()
                 },
                 "said": report.messages,
             }

@@ -22,7 +22,7 @@ from slurm_hadar.reports import formats
 
 if TYPE_CHECKING:
     from slurm_hadar.controller.alerts.dispatch import AlertSource
-    from slurm_hadar.controller.observation.observed import Observed
+    from slurm_hadar.controller.observation.observed import Observation
     from slurm_hadar.controller.tick import Controller
 
 
@@ -84,7 +84,7 @@ def _source(site: Config) -> "Iterator[AlertSource]":
                 opened.append(stack.enter_context(reader_of(site)))
             return opened[0]
 
-        def observe() -> "Observed":
+        def observe() -> "Observation":
             if site.ignored:
                 # Which jobs are managed may stand in a table that is ignored.
                 raise HadarError(f"the configuration has a mistake: {site.ignored[0]}")

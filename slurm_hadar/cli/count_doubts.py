@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from slurm_hadar.controller.observation.observed import Observed
+    from slurm_hadar.controller.observation.observed import Observation
     from slurm_hadar.controller.snapshot.resource_request import ResourceRequest
     from slurm_hadar.domain.declaration import Declaration
     from slurm_hadar.domain.job import Job
@@ -115,7 +115,7 @@ def _of_whole_nodes(
     )
 
 
-def of_job(job: Job, want: ResourceRequest | str, seen: Observed) -> str:
+def of_job(job: Job, want: ResourceRequest | str, seen: Observation) -> str:
     """The same of a job as it declares now. ``want``: its request, or why it is not steered."""
     from slurm_hadar.controller.snapshot.resource_request import may_have
     from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes, gpus_of

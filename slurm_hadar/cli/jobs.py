@@ -34,7 +34,7 @@ from slurm_hadar.controller.actuation.pending import owners_nices
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import steering_store
-from slurm_hadar.controller.observation.observed import Observed, opted_in
+from slurm_hadar.controller.observation.observed import Observation, opted_in
 from slurm_hadar.controller.retire import ordinary, requeue_text, without_nice
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain import declaration
@@ -166,10 +166,10 @@ def _of_counts(job: str, config: ConfigOption) -> list[str]:
     except HadarError:
         # The declaration is changed all the same.
         return []
-    seen = Observed(now=time.time(), jobs=jobs, nodes=nodes, partitions=partitions)
+    observation = Observation(now=time.time(), jobs=jobs, nodes=nodes, partitions=partitions)
     wanted = {id_: resource_request(one, _steering(one, site) or Steering(), site)
               for id_, one in jobs.items()}  # fmt: skip
-    said = (of_job(one, wanted[id_], seen) for id_, one in jobs.items())
+    said = (of_job(one, wanted[id_], observation) for id_, one in jobs.items())
     return [one for one in said if one]
 
 

@@ -50,8 +50,8 @@ def retire(
         log = open_log(site)
         if log is not None:
             # No tick may ever follow that would write them.
-            event_log.news(log, controller.store, done.seen)
-        keep_ages(controller.cluster, [(done.seen[one.job_id], one) for one in done.sent])
+            event_log.news(log, controller.store, done.looked_at)
+        keep_ages(controller.cluster, [(done.looked_at[one.job_id], one) for one in done.sent])
     if as_json:
         shown = {"changed": True, "jobs": list(done.jobs), "refused": done.refused}
         print_json("retire", {**shown, "after_requeue": list(done.after_requeue.values())})

@@ -229,18 +229,18 @@ def _own(site: Config) -> Overview:
     """Told to the controller's user, from Slurm and the state file as they are now."""
     with reader_of(site) as controller:
         widen_own(site)
-        seen = controller.observe()
+        observation = controller.observe()
         beat = read_heartbeat(site.site.exchange_dir, site.controller_uid)
-        since = overview.midnight(seen.now)
+        since = overview.midnight(observation.now)
         fault = latest_fault(site, controller.store)
         sight = Sight(
-            seen,
+            observation,
             site,
             replace(overview.controller_state(beat, time.time()), fault=fault),
             STATE_FILE,
-            controller.store.decisions.last(list(seen.jobs)),
+            controller.store.decisions.last(list(observation.jobs)),
             controller.store.moves_since(since),
-            controller.learning.declared_work.trust_factors(seen.now),
+            controller.learning.declared_work.trust_factors(observation.now),
             in_vain=controller.store.all_in_vain(Kind.MOVE.value),
             accounting=controller.store.policy_state(FAULTS),
         )

@@ -6,7 +6,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import FAULTS, AccountingLimits
 from slurm_hadar.controller.observation.group_problems import group_news, group_problems
 from slurm_hadar.controller.observation.lost_gpus import lost_gpus, lost_news
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 
 _GROUPS, _LOST = "group_problems", "lost_gpus"
 """Under these names the store keeps what was reported of them."""
@@ -28,17 +28,17 @@ class Announcements:
         self._why_not = why_not
         return () if why_not == self._said_why_not else (why_not or "changes are sent again",)
 
-    def of_cluster(self, seen: Observed) -> list[str]:
+    def of_cluster(self, observation: Observation) -> list[str]:
         """What the operator should know of the state file, lost GPUs, groups of partitions and
         the accounting database."""
         words = list(self._store.notes)
         # Of a new installation no job can tell.
-        if self._store.new and seen.steering:
-            words.append(new_file_message(self._config.site.state_dir, len(seen.steering)))
+        if self._store.new and observation.steering:
+            words.append(new_file_message(self._config.site.state_dir, len(observation.steering)))
         # Of ticks of a timer each is a process of its own.
         self._found = {
-            _LOST: lost_gpus(seen.nodes.values(), seen.jobs.values()),
-            _GROUPS: group_problems(seen, self._config),
+            _LOST: lost_gpus(observation.nodes.values(), observation.jobs.values()),
+            _GROUPS: group_problems(observation, self._config),
             FAULTS: self._rules.faults,
         }
         known = {name: self._store.policy_state(name) for name in self._found}

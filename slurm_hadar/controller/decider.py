@@ -16,7 +16,7 @@ from slurm_hadar.controller.backfill import backfill
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import forks, movability, shapes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.work import explained, with_unknown_speeds
@@ -84,9 +84,9 @@ class Decider:
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:
         """What has to be sent for it, as far as the guards allow."""
         guard = TresMinutesGuard(
-            self._cluster, self._rules, tick.seen, self._config, tuple(tick.past.moving)
+            self._cluster, self._rules, tick.observation, self._config, tuple(tick.past.moving)
         )
-        budget = self._move_budget(tick.seen, guard)
+        budget = self._move_budget(tick.observation, guard)
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         staying = set[str]()
@@ -126,12 +126,12 @@ class Decider:
             shown, plan, tick.others, self._config, tick.lent, tick.refused_now
         )
 
-    def _move_budget(self, seen: Observed, guard: TresMinutesGuard) -> MoveBudget:
-        recent = self._store.counts_since(Kind.MOVE.value, seen.now - 3600)
+    def _move_budget(self, observation: Observation, guard: TresMinutesGuard) -> MoveBudget:
+        recent = self._store.counts_since(Kind.MOVE.value, observation.now - 3600)
         by_user: Counter[int] = Counter()
         for id_, number in recent.items():
-            if id_ in seen.jobs:
-                by_user[seen.jobs[id_].uid] += number
+            if id_ in observation.jobs:
+                by_user[observation.jobs[id_].uid] += number
         left = self._config.guards.max_moves_per_hour - sum(recent.values())
         return MoveBudget(left, by_user, guard.refused)
 

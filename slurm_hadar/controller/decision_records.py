@@ -4,14 +4,14 @@ from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import NOT_STOPPED, WOULD_STOP, PlanDiff
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, by_type
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
 
 
 def decisions(
-    seen: Observed, shown: Snapshot, plan: Plan, means: PlanDiff, idle: BackfillPlan
+    observation: Observation, shown: Snapshot, plan: Plan, means: PlanDiff, idle: BackfillPlan
 ) -> list[Decision]:
     """One for each managed job: where it goes and why, why it waits, or why it is left alone."""
     found = []
@@ -31,9 +31,9 @@ def decisions(
             where = job_updates.placement_text(by_type(held), list(held))
             why = means.deferred[id_]
             reason = why if why == NOT_STOPPED else f"{WOULD_STOP}, but {why}"
-        found.append(Decision(id_, seen.now, where, reason))
+        found.append(Decision(id_, observation.now, where, reason))
     for id_, why in {**shown.excluded, **idle.excluded}.items():
-        found.append(Decision(id_, seen.now, NOT_STEERED, why))
+        found.append(Decision(id_, observation.now, NOT_STEERED, why))
     return found
 
 

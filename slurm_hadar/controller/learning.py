@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED, REFUSED
 from slurm_hadar.controller.actuation.running import moves
 from slurm_hadar.controller.journal.store import AttainedTime, Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed
 from slurm_hadar.controller.profiling.earlier_jobs import EarlierJobsLearner
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
@@ -38,29 +38,29 @@ class Learning:
         self.assumed_work = DeclaredWork(store.connection, ASSUMED)
         self.earlier_jobs = EarlierJobsLearner(store.connection)
 
-    def learn(self, seen: Observed) -> AttainedTime:
+    def learn(self, observation: Observation) -> AttainedTime:
         """Take in what the jobs report, and what ended. Returns their GPU-seconds before and
         now. Raises sqlite3.Error, and has in memory what the file holds then."""
         try:
-            return self._learn(seen)
+            return self._learn(observation)
         except BaseException:
             with suppress(sqlite3.Error):
                 for learner in (self.speeds, self.gpus, self.earlier_jobs):
                     learner.read_again()
             raise
 
-    def _learn(self, seen: Observed) -> AttainedTime:
+    def _learn(self, observation: Observation) -> AttainedTime:
         # One write to the disk for all jobs.
         with self._store.transaction():
-            self.speeds.learn(seen)
-            self.gpus.learn(seen)
+            self.speeds.learn(observation)
+            self.gpus.learn(observation)
         running = {
             job.id: (job.gpu_count, job.start_s)
-            for job in seen.jobs.values()
+            for job in observation.jobs.values()
             if job.managed and job.state is JobState.RUNNING
         }
-        received = self._store.serve(running, seen.now, seen.jobs)
-        self.earlier_jobs.learn(seen, received.now)
+        received = self._store.serve(running, observation.now, observation.jobs)
+        self.earlier_jobs.learn(observation, received.now)
         return received
 
     def learn_work(self, shown: Snapshot, received: AttainedTime, now: float) -> None:

@@ -18,7 +18,7 @@ from slurm_hadar.controller.observation import (
 )
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observation.racks import Topology
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
 from slurm_hadar.controller.snapshot import bills, chaining
@@ -45,37 +45,37 @@ class Observer:
         self.took_over = False
         """Whether another host's controller acted until now: what it kept is in its files."""
 
-    def observe(self, now: float) -> Observed:
+    def observe(self, now: float) -> Observation:
         """One bulk query of each kind, and the jobs' own files. ``now``: s since the epoch."""
-        seen = observed.read(self._cluster, now, self._config, self._own_uid)
-        seen = self._rolled_out(self._with_opted_in(seen))
-        self.rules.read(seen.now)
-        managed = {job.id: job for job in seen.jobs.values() if job.managed}
+        observation = observed.read(self._cluster, now, self._config, self._own_uid)
+        observation = self._rolled_out(self._with_opted_in(observation))
+        self.rules.read(observation.now)
+        managed = {job.id: job for job in observation.jobs.values() if job.managed}
         # Jobs that opted out by themselves may still have a Nice of ours, of whatever kind.
         lent = lent_places.remembered(self._store.policy_state(lent_places.NAME))
         with_nice = {*lent.ours, *self._store.changed("Nice")}
-        managed |= {id_: seen.jobs[id_] for id_ in with_nice if id_ in seen.jobs}
-        said = self.folder.read(seen.jobs.values())
-        ours, nice_changed = self._done_before(managed, seen.now)
-        nodes = self.returned.applied(seen.nodes, seen.now)
-        trainers = {job.id for job in idle_nodes.on_idle_nodes(seen, self._config)}
-        jobs = self.returned.later(seen.jobs, seen.now, trainers)
-        limited = self.rules.applied(jobs, seen.partitions, ours)
+        managed |= {id_: observation.jobs[id_] for id_ in with_nice if id_ in observation.jobs}
+        said = self.folder.read(observation.jobs.values())
+        ours, nice_changed = self._done_before(managed, observation.now)
+        nodes = self.returned.applied(observation.nodes, observation.now)
+        trainers = {job.id for job in idle_nodes.on_idle_nodes(observation, self._config)}
+        jobs = self.returned.later(observation.jobs, observation.now, trainers)
+        limited = self.rules.applied(jobs, observation.partitions, ours)
         shown, ages = self._with_ages(limited, bool(lent.ours))
-        return Observed(
-            now=seen.now,
-            jobs=bills.as_billed(shown, seen.partitions, ours),
+        return Observation(
+            now=observation.now,
+            jobs=bills.as_billed(shown, observation.partitions, ours),
             nodes=nodes,
-            partitions=seen.partitions,
-            reservations=seen.reservations,
+            partitions=observation.partitions,
+            reservations=observation.reservations,
             progress=said.progress,
             gpus=said.gpus,
             all_reports=said.complete,
             steering=ours,
             nice_changed=nice_changed,
-            opted_out=self._before_opt_out(seen.opted_out_jobs(), seen.now),
-            racks=self._topology.read(seen.now),
-            slurm_version=seen.slurm_version,
+            opted_out=self._before_opt_out(observation.opted_out_jobs(), observation.now),
+            racks=self._topology.read(observation.now),
+            slurm_version=observation.slurm_version,
             priority_returns=self.rules.ages,
             age=self.rules.age,
             keeps_ages=self.rules.keeps_ages,
@@ -125,17 +125,17 @@ class Observer:
             return observed.remember(jobs)
         return steering_store.recall(self._config, self._store, jobs, self.took_over)
 
-    def _rolled_out(self, seen: Observed) -> Observed:
+    def _rolled_out(self, observation: Observation) -> Observation:
         """With the jobs that ``[rollout]`` leaves to Slurm, and interactive ones; see
         :mod:`.observation.rollout` and :mod:`.observation.interactive`."""
         settings, guards = self._config.rollout, self._config.guards
-        managed = {id_: job for id_, job in seen.jobs.items() if job.managed}
+        managed = {id_: job for id_, job in observation.jobs.items() if job.managed}
         named = rollout.limited(settings) or any(
             interactive.why(job, guards) for job in managed.values()
         )
         if not named:
             # Others need no look at the state file.
-            return replace(seen, jobs=interactive.applied(seen.jobs, guards, ()))
+            return replace(observation, jobs=interactive.applied(observation.jobs, guards, ()))
         if steering_store.in_the_job(self._config):
             ours = observed.remember(managed)
         else:
@@ -147,19 +147,21 @@ class Observer:
         if requeued:
             changed |= self._store.counts(Kind.MOVE.value, REQUEUED).keys() & requeued.keys()
             changed |= rollout.changed(self._recall(requeued))
-        jobs = interactive.applied(seen.jobs, guards, changed)
-        return replace(seen, jobs=rollout.applied(jobs, settings, changed))
+        jobs = interactive.applied(observation.jobs, guards, changed)
+        return replace(observation, jobs=rollout.applied(jobs, settings, changed))
 
-    def _with_opted_in(self, seen: Observed) -> Observed:
+    def _with_opted_in(self, observation: Observation) -> Observation:
         """With the jobs of opt-in partitions that we gave others since."""
         asked = {
             job.id: replace(job, declaration=Declaration())
-            for job in seen.jobs.values()
+            for job in observation.jobs.values()
             if observed.sent_on_from_opt_in(job, self._config)
         }
         found = {
-            id_: observed.opted_in(seen.jobs[id_], self._config, ours.was["Partition"].split(","))
+            id_: observed.opted_in(
+                observation.jobs[id_], self._config, ours.was["Partition"].split(",")
+            )
             for id_, ours in self._recall(asked).items()
             if "Partition" in ours.was
         }
-        return replace(seen, jobs={**seen.jobs, **found}) if found else seen
+        return replace(observation, jobs={**observation.jobs, **found}) if found else observation

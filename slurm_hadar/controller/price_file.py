@@ -5,7 +5,7 @@ from dataclasses import asdict
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import unlike_groups
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import newcomers
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.exchange.prices import PriceList, mark, write_prices
@@ -15,7 +15,11 @@ _MOST_USERS = 200
 
 
 def publish(
-    config: Config, rules: AccountingLimits, seen: Observed, shown: Snapshot, interval_s: float
+    config: Config,
+    rules: AccountingLimits,
+    observation: Observation,
+    shown: Snapshot,
+    interval_s: float,
 ) -> list[str]:
     """Write the file of today's prices; ``interval_s``: between two ticks. Returns a word for the
     operator where that is not possible."""
@@ -23,14 +27,14 @@ def publish(
     try:
         groups = config.partitions.groups
         names = {name for some in groups.values() for name in some}
-        nodes = newcomers.largest_nodes(seen, names)
+        nodes = newcomers.largest_nodes(observation, names)
         types, arriving = {}, 0
-        kept = unchanged_partitions(config, rules, seen)
-        default = newcomers.default_partition(seen) if rules.takes_as_typed else ""
-        if not newcomers.is_private(seen, rules.jobs_are_hidden):
-            prices = newcomers.type_prices(seen, shown)
+        kept = unchanged_partitions(config, rules, observation)
+        default = newcomers.default_partition(observation) if rules.takes_as_typed else ""
+        if not newcomers.is_private(observation, rules.jobs_are_hidden):
+            prices = newcomers.type_prices(observation, shown)
             types = {kind: asdict(price) for kind, price in prices.items()}
-            arriving = newcomers.arriving(seen, interval_s)
+            arriving = newcomers.arriving(observation, interval_s)
         write_prices(folder, PriceList(types, arriving, interval_s, nodes, default, kept))
     except OSError as error:
         return [f"the prices in {folder} cannot be written ({error.strerror})"]
@@ -38,13 +42,15 @@ def publish(
 
 
 def unchanged_partitions(
-    config: Config, rules: AccountingLimits, seen: Observed
+    config: Config, rules: AccountingLimits, observation: Observation
 ) -> dict[str, list[int] | None]:
     """Partitions of ``partitions.groups`` in which jobs stay as typed -> marks of the users whose
     jobs do, None: all. Those that differ from their members, and those for which associations of
     the accounting database stand."""
     groups = config.partitions.groups
-    found: dict[str, list[int] | None] = dict.fromkeys(unlike_groups(groups, seen.partitions))
+    found: dict[str, list[int] | None] = dict.fromkeys(
+        unlike_groups(groups, observation.partitions)
+    )
     for name, members in groups.items():
         users = rules.users_bound_to((name, *members))
         if users is None or len(users) > _MOST_USERS:

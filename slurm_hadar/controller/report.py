@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from slurm_hadar.controller.actuation.actions import Action, PlanDiff
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.entry import Decision
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.placement import Plan
 
@@ -15,7 +15,7 @@ from slurm_hadar.domain.placement import Plan
 class TickReport:
     """What one tick observed, decided and did. Times in s."""
 
-    seen: Observed
+    observation: Observation
     snapshot: Snapshot
     plan: Plan
     diff: PlanDiff

@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.actuation.running import mails
 from slurm_hadar.controller.actuation.running.releases import begin_time_returned
 from slurm_hadar.controller.lock import rival
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
@@ -39,14 +39,14 @@ _ENDED = ("already finished", "already completing or completed")
 class Retired:
     """Jobs that are Slurm's own now, and those that Slurm would not change, with its message.
 
-    ``seen``: all jobs that were looked at, by id. ``meant``: where nothing was changed, the fields
-    that each of ``jobs`` would get. ``after_requeue``: of those that run with a changed request,
-    the sentences of :func:`requeue_text`, by id. ``sent``: the updates that Slurm took.
+    ``looked_at``: all jobs, by id. ``meant``: where nothing was changed, the fields that each of
+    ``jobs`` would get. ``after_requeue``: of those that run with a changed request, the sentences
+    of :func:`requeue_text`, by id. ``sent``: the updates that Slurm took.
     """
 
     jobs: tuple[str, ...]
     refused: dict[str, str]
-    seen: Mapping[str, Job]
+    looked_at: Mapping[str, Job]
     meant: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     after_requeue: Mapping[str, str] = field(default_factory=dict)
     sent: tuple[Update, ...] = ()
@@ -120,19 +120,19 @@ def retire(controller: "Controller", now: float, *, only_show: bool = False) -> 
         raise HadarError(
             f"a controller on {other} is active and would manage them again; stop it first"
         )
-    seen = controller.observe()
+    observation = controller.observe()
     ours = [
         job
-        for job in seen.jobs.values()
-        if _is_ours(job) or (not job.managed and owners_nices.is_left(job, seen))
+        for job in observation.jobs.values()
+        if _is_ours(job) or (not job.managed and owners_nices.is_left(job, observation))
     ]
     if only_show:
-        meant = {one.job_id: one.fields for one in _updates(ours, controller, seen, now)}
-        texts = _requeue_texts(ours, controller.config, seen)
-        return Retired(tuple(meant), {}, seen.jobs, meant, texts)
+        meant = {one.job_id: one.fields for one in _updates(ours, controller, observation, now)}
+        texts = _requeue_texts(ours, controller.config, observation)
+        return Retired(tuple(meant), {}, observation.jobs, meant, texts)
     _still(controller.config)
-    answered = _made_ordinary(ours, controller, seen, now)
-    texts = _requeue_texts(ours, controller.config, seen)
+    answered = _made_ordinary(ours, controller, observation, now)
+    texts = _requeue_texts(ours, controller.config, observation)
     for _ in range(_MORE_LOOKS):
         begun = [id_ for id_, (_, error) in answered.items()
                  if error and pending.BEGUN in str(error)]  # fmt: skip
@@ -140,9 +140,9 @@ def retire(controller: "Controller", now: float, *, only_show: bool = False) -> 
             break
         # They began after we looked; what is not there any more has ended.
         there = [job for job in controller.cluster.read_jobs(begun) if _is_ours(job)]
-        texts |= _requeue_texts(there, controller.config, seen)
+        texts |= _requeue_texts(there, controller.config, observation)
         answered = {id_: one for id_, one in answered.items() if id_ not in begun}
-        answered |= _made_ordinary(there, controller, seen, now)
+        answered |= _made_ordinary(there, controller, observation, now)
     done = {id_: update for id_, (update, error) in answered.items() if error is None}
     lent = lent_places.remembered(controller.store.policy_state(lent_places.NAME))
     free = lent_places.as_state(replace(lent, barred={}))
@@ -154,15 +154,15 @@ def retire(controller: "Controller", now: float, *, only_show: bool = False) -> 
             for id_, (_, error) in answered.items()
             if error is not None and not _has_ended(error)
         },
-        seen.jobs,
+        observation.jobs,
         after_requeue={id_: text for id_, text in texts.items() if id_ in done},
         sent=tuple(done.values()),
     )
 
 
-def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[str, str]:
+def _requeue_texts(ours: Sequence[Job], config: Config, observation: Observation) -> dict[str, str]:
     texts = {
-        job.id: requeue_text(job, seen.steered(job.id), config, seen.slurm_version)
+        job.id: requeue_text(job, observation.steered(job.id), config, observation.slurm_version)
         for job in ours
         if job.managed
     }
@@ -170,7 +170,7 @@ def _requeue_texts(ours: Sequence[Job], config: Config, seen: Observed) -> dict[
 
 
 def _updates(
-    ours: Sequence[Job], controller: "Controller", seen: Observed, now: float
+    ours: Sequence[Job], controller: "Controller", observation: Observation, now: float
 ) -> list[Update]:
     # Being in an opt-in partition declares a job, unless it says otherwise.
     opts_in = bool(controller.config.partitions.opt_in)
@@ -178,26 +178,26 @@ def _updates(
     moves = {e.job: e for e in controller.store.open_entries() if e.kind == Kind.MOVE.value}
     updates = []
     for job in ours:
-        steered = seen.steered(job.id)
+        steered = observation.steered(job.id)
         if not job.managed:
             # Its Comment is its owner's.
             updates.append(Update(job.id, {"Nice": steered.was["Nice"]}))
             continue
         update = ordinary(job, steered, now, controller.config, opts_in)
-        if not owners_nices.keeps_hold(job, seen.priority_returns):
+        if not owners_nices.keeps_hold(job, observation.priority_returns):
             update = without_nice(update)
         if job.id in moves:
             freed = begin_time_returned(moves[job.id], job, now, delay_s)
             update = replace(update, fields={**update.fields, **freed})
         updates.append(update)
-    return mails.without_others(controller.cluster, ours, updates, seen.steering)
+    return mails.without_others(controller.cluster, ours, updates, observation.steering)
 
 
 def _made_ordinary(
-    ours: Sequence[Job], controller: "Controller", seen: Observed, now: float
+    ours: Sequence[Job], controller: "Controller", observation: Observation, now: float
 ) -> dict[str, tuple[Update, SlurmError | None]]:
     """The updates with what Slurm says to them, by job; all of it stands in the journal."""
-    updates = _updates(ours, controller, seen, now)
+    updates = _updates(ours, controller, observation, now)
     store = controller.store
     with store.transaction():
         written = [store.begin(u.job_id, _KIND, "sent", now, {"fields": u.fields}) for u in updates]

@@ -45,7 +45,7 @@ from slurm_hadar.controller.lock import (
     taken_over,
     takes_over,
 )
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot.eligibility import Place
@@ -157,7 +157,7 @@ class Controller:
                 return self._pass(_Mode(False), self._announcements.of_changes(why))
             self._observer.folder.remove_unfinished()
         report = self._pass(_Mode(may_act), self._announcements.of_changes(why_not))
-        jobs = report.seen.jobs.values()
+        jobs = report.observation.jobs.values()
         tidied = self._observer.folder.tidy(jobs, self._clock(), self._seen_since)
         return replace(report, notices=(*report.notices, *tidied))
 
@@ -197,21 +197,21 @@ class Controller:
 
     def _whole_pass(self, mode: _Mode, announced: tuple[str, ...]) -> TickReport:
         before, watch = Counter(self.cluster.queries), _Stopwatch()
-        seen = self.observe()
-        context = self._action_context(seen)
+        observation = self.observe()
+        context = self._action_context(observation)
         messages, late = list(announced), list[str]()
         if mode.keep:
             # First: of what this tick sends nothing can be seen yet.
-            late = reconciliation.reconcile(self.store, seen, self.config.moving.commit_s)
-            messages += self._announcements.of_cluster(seen)
+            late = reconciliation.reconcile(self.store, observation, self.config.moving.commit_s)
+            messages += self._announcements.of_cluster(observation)
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
-            repair.count_late_moves(context, seen, late)
-            done, sent = self._advance_moves(context, seen)
+            repair.count_late_moves(context, observation, late)
+            done, sent = self._advance_moves(context, observation)
             messages += done
-        tick, shown = self._snapshot(seen, sent, mode)
+        tick, shown = self._snapshot(observation, sent, mode)
         messages += shown.faults
         read_s = self._read_s = watch.lap()
         answer = self._decider.ask(shown)
@@ -232,13 +232,13 @@ class Controller:
             messages.append(f"nothing more is sent: {stopped}")
         elif mode.may_act:
             messages += price_file.publish(
-                self.config, self.rules, seen, shown, self.backoff.interval_s
+                self.config, self.rules, observation, shown, self.backoff.interval_s
             )
             result = self._apply(context, changes.diff, tick, shown)
         after = Counter(self.cluster.queries)
         after.subtract(before)
         return TickReport(
-            seen=seen,
+            observation=observation,
             snapshot=shown,
             plan=answer.explained,
             diff=changes.diff,
@@ -258,16 +258,16 @@ class Controller:
 
     # -- observe -----------------------------------------------------------------------------
 
-    def observe(self) -> Observed:
+    def observe(self) -> Observation:
         """One bulk query of each kind, and the jobs' own files."""
         return self._observer.observe(self._clock())
 
-    def _action_context(self, seen: Observed) -> ActionContext:
+    def _action_context(self, observation: Observation) -> ActionContext:
         return ActionContext(
             self.cluster,
             self.store,
             self.config,
-            seen.nodes,
+            observation.nodes,
             self._clock,
             self.rules.ages,
             lambda: taken_over(self.config, time.time()),
@@ -275,25 +275,25 @@ class Controller:
         )
 
     def _advance_moves(
-        self, context: ActionContext, seen: Observed
+        self, context: ActionContext, observation: Observation
     ) -> tuple[list[str], Mapping[str, Place]]:
         """The next step of every move under way, and repairs. What was done, and which jobs were
         just released -> where they go."""
-        messages = repair.resume_saved(context, seen)
-        look = partial(self._obstacles, seen)
-        step = moves.advance(context, seen.jobs, seen.progress, seen.now, look)
+        messages = repair.resume_saved(context, observation)
+        look = partial(self._obstacles, observation)
+        step = moves.advance(context, observation.jobs, observation.progress, observation.now, look)
         messages += step.messages
-        repair.keep_owners_changes(context, seen)
-        repair.close_interrupted(context, seen)
-        messages += repair.release_failed_launches(context, seen)
-        messages += repair.undo_impossible_placements(context, seen)
+        repair.keep_owners_changes(context, observation)
+        repair.close_interrupted(context, observation)
+        messages += repair.release_failed_launches(context, observation)
+        messages += repair.undo_impossible_placements(context, observation)
         return messages, step.sent
 
     def _obstacles(
-        self, seen: Observed, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]
+        self, observation: Observation, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]
     ) -> Mapping[str, str]:
-        """See :data:`moves.Obstacles`; ``seen``: the cluster now."""
-        left = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
+        """See :data:`moves.Obstacles`; ``observation``: the cluster now."""
+        left = idle_nodes.without(observation, idle_nodes.on_idle_nodes(observation, self.config))
         return still_open.obstacles(ripe, others, left, self.config)
 
     def _obstacles_now(
@@ -310,35 +310,35 @@ class Controller:
 
     # -- snapshot ----------------------------------------------------------------------------
 
-    def snapshot(self, seen: Observed) -> Snapshot:
+    def snapshot(self, observation: Observation) -> Snapshot:
         """What the policy sees."""
-        others = idle_nodes.without(seen, idle_nodes.on_idle_nodes(seen, self.config))
+        others = idle_nodes.without(observation, idle_nodes.on_idle_nodes(observation, self.config))
         past = self.learning.history({}, {}, self._clock())
         return take_snapshot(others, self.config, self.rates, past)
 
     def _snapshot(
-        self, seen: Observed, sent: Mapping[str, Place], mode: _Mode
+        self, observation: Observation, sent: Mapping[str, Place], mode: _Mode
     ) -> tuple[TickContext, Snapshot]:
         """Learn from what is seen; then what all further steps share, and what the policy sees.
         ``sent``: jobs just released -> where they go."""
-        received = self.learning.learn(seen) if mode.keep else NO_TIME
-        trainers = idle_nodes.on_idle_nodes(seen, self.config)
+        received = self.learning.learn(observation) if mode.keep else NO_TIME
+        trainers = idle_nodes.on_idle_nodes(observation, self.config)
         tick = TickContext(
             config=self.config,
             rates=self.rates,
-            seen=seen,
+            observation=observation,
             trainers=trainers,
             # They give way to all others, so the policy does not see them.
-            others=idle_nodes.without(seen, trainers),
+            others=idle_nodes.without(observation, trainers),
             past=self.learning.history(sent, received.now, self._clock()),
             refusals=apply.refusals(self.store),
             lent=lent_places.remembered(self.store.policy_state(lent_places.NAME)),
-            idle=held_idle.record(self.store, self.config, seen.now),
+            idle=held_idle.record(self.store, self.config, observation.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
         shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, tick.refused_now)
         if mode.keep:
-            self.learning.learn_work(shown, received, seen.now)
+            self.learning.learn_work(shown, received, observation.now)
         return tick, shown
 
     def _with_requeues(
@@ -377,33 +377,35 @@ class Controller:
             self.store.keep_policy_state(BACKFILL, changes.backfill.state)
         self._observer.returned.keep()
         means, idle = changes.diff, changes.backfill
-        decided = decisions(tick.seen, shown, answer.explained, means, idle)
+        decided = decisions(tick.observation, shown, answer.explained, means, idle)
         self.store.decisions.record(decided)
-        self.store.forget(tick.seen.now - _KEEP_S)
+        self.store.forget(tick.observation.now - _KEEP_S)
         return decided
 
     def _apply(
         self, context: ActionContext, means: PlanDiff, tick: TickContext, shown: Snapshot
     ) -> Sent:
-        seen = tick.seen
-        hinted, later = mails.still_ours(context, means.of(Kind.HINT), seen.steering)
+        observation = tick.observation
+        hinted, later = mails.still_ours(context, means.of(Kind.HINT), observation.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
-        recounted = age_compensation.need(hinted, seen)
+        recounted = age_compensation.need(hinted, observation)
         hinted = [action for action in hinted if action not in recounted]
-        done = apply.send_hints(context, hinted, seen.now)
+        done = apply.send_hints(context, hinted, observation.now)
         sent = [Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
-        sent.append(age_compensation.send(context, recounted, seen, self._sleep))
+        sent.append(age_compensation.send(context, recounted, observation, self._sleep))
         # First those whose time ends.
         for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP, Kind.STOP_IDLE):
-            progress = seen.progress.get(action.job.id)
+            progress = observation.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
             expected = reconciliation.expected_effect(shown, action, progress)
-            expected |= chain_requeues.details(action, seen, tick.past.chains)
+            expected |= chain_requeues.details(action, observation, tick.past.chains)
             expected |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
-        settled = moves.settle(context, seen.jobs, self._sleep, self._stopped, self._obstacles_now)
+        settled = moves.settle(
+            context, observation.jobs, self._sleep, self._stopped, self._obstacles_now
+        )
         return Sent(
             (*(message for result in sent for message in result.messages), *settled),
             frozenset().union(*(result.refused for result in sent)),

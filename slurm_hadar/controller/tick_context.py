@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation.pending.lent_places import Memory
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.actuation.running.held_idle import IdleRecord
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.job import Job
 from slurm_hadar.profiles.rates import Rates
@@ -17,8 +17,8 @@ from slurm_hadar.profiles.rates import Rates
 
 @dataclass(frozen=True)
 class TickContext:
-    """``seen``: the whole cluster; ``trainers``: trainings on idle nodes; ``others``: the cluster
-    as if these gave way, which the policy sees (its free GPUs are ``others.free_gpus``).
+    """``observation``: the whole cluster; ``trainers``: trainings on idle nodes; ``others``: the
+    cluster as if these gave way, which the policy sees (its free GPUs are ``others.free_gpus``).
 
     ``past``: what the controller remembers of the jobs; ``refusals``: job -> those of its hints;
     ``lent``: the exchanged places in the queue, as the last tick left them.
@@ -26,9 +26,9 @@ class TickContext:
 
     config: Config
     rates: Rates
-    seen: Observed
+    observation: Observation
     trainers: Sequence[Job]
-    others: Observed
+    others: Observation
     past: ControllerHistory
     refusals: Mapping[str, Refusals]
     lent: Memory
@@ -39,4 +39,4 @@ class TickContext:
     def refused_now(self) -> frozenset[str]:
         """Jobs that get no hint for some time, as Slurm refused one."""
         known = self.refusals.items()
-        return frozenset(job for job, refusals in known if not refusals.over(self.seen.now))
+        return frozenset(job for job, refusals in known if not refusals.over(self.observation.now))

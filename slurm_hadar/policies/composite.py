@@ -16,7 +16,7 @@ from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.batches import best_batches, with_batches
 from slurm_hadar.policies.hadare.completion import with_copies
 from slurm_hadar.policies.hadare.forks import ForkSettings
-from slurm_hadar.policies.hadare.mains import RunningCopies, running
+from slurm_hadar.policies.hadare.main_copies import RunningCopies, running
 from slurm_hadar.policies.hare.completion import with_dealt_rounds
 from slurm_hadar.policies.hare.deal import over
 from slurm_hadar.policies.hare.deal import placement as dealt_placement
@@ -74,7 +74,7 @@ def _forked(view: View, plan: Plan, now: RunningCopies) -> Plan:
     if not may.any() or not all(one.nodes for one in plan.placements.values()):
         return plan
     run = RunningCopies(
-        {job: seat for job, seat in now.mains.items() if may[job]},
+        {job: seat for job, seat in now.main_copies.items() if may[job]},
         {job: seats for job, seats in now.others.items() if may[job]},
         now.seats,
         now.free_to_change,
@@ -86,12 +86,12 @@ def _forked(view: View, plan: Plan, now: RunningCopies) -> Plan:
 def _with_mains(view: View, now: RunningCopies) -> View:
     """The view in which a job whose tasks are dealt holds its fastest seat only. Its other seats
     are free, or hidden if the job may not be moved."""
-    if not now.mains:
+    if not now.main_copies:
         return view
-    rows = [(job, *seat) for job, seat in now.mains.items()]
+    rows = [(job, *seat) for job, seat in now.main_copies.items()]
     rows += [(job, *seat) for job, seats in now.seats.items() for seat in seats]
     gpus = view.nodes.gpus.copy()
-    for job in now.mains:
+    for job in now.main_copies:
         if not view.jobs.movable[job]:
             for node, kind, count in now.others[job]:
                 gpus[node, kind] -= count
@@ -103,7 +103,7 @@ def _with_mains(view: View, now: RunningCopies) -> View:
 def _keep_immovable(view: View, now: RunningCopies, plan: Plan) -> Plan:
     """Jobs that may not be moved keep all that they run on."""
     placements = dict(plan.placements)
-    for job, seat in now.mains.items():
+    for job, seat in now.main_copies.items():
         if not view.jobs.movable[job]:
             seats = (seat, *now.others[job])
             dealt = over(view, job, seats, 0.0)

@@ -83,13 +83,13 @@ class QueueOfSlurm:
         beat = read_heartbeat(self._config.site.exchange_dir, self._controllers_uid)
         with opened(self._config) as store:
             observer = Observer(self._config, self._cluster, store, os.getuid(), racks=False)
-            seen = observer.observe(now)
+            observation = observer.observe(now)
             sight = Sight(
-                seen,
+                observation,
                 self._config,
                 controller_state(beat, now),
                 STATE_FILE,
-                store.decisions.last(list(seen.jobs)),
+                store.decisions.last(list(observation.jobs)),
                 store.moves_since(midnight(now)),
                 in_vain=store.all_in_vain(Kind.MOVE.value),
                 accounting=store.policy_state(FAULTS),

@@ -11,7 +11,7 @@ from slurm_hadar.controller.actuation.destinations.open_places import places_los
 from slurm_hadar.controller.actuation.destinations.slower_places import SlowerPlaces
 from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.observation import racks
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import batch_choice, cpus, movability
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
@@ -70,7 +70,7 @@ class MoveBudget:
 
 
 def diff(
-    snapshot: Snapshot, plan: Plan, seen: Observed, config: Config, budget: MoveBudget
+    snapshot: Snapshot, plan: Plan, observation: Observation, config: Config, budget: MoveBudget
 ) -> PlanDiff:
     """What to send to running jobs."""
     deferred: dict[str, str] = {}
@@ -81,15 +81,17 @@ def diff(
         if target.starting or target.job.state is not JobState.RUNNING:
             continue
         action = (
-            move(target, placement, seen, config)
+            move(target, placement, observation, config)
             if placement
-            else stop(target, plan.waiting.get(id_, "no placement in this round"), seen, config)
+            else stop(
+                target, plan.waiting.get(id_, "no placement in this round"), observation, config
+            )
         )
         if action is None and placement is None:
             deferred[id_] = NOT_STOPPED
         elif action is not None and id_ in snapshot.staying:
             deferred[id_] = f"{movability.CANNOT_MOVE}: {snapshot.staying[id_]}"
-        elif action is not None and (node := reserved_node(action, seen)):
+        elif action is not None and (node := reserved_node(action, observation)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
         elif action is not None and placement and (why := slower.why_it_stays(target, plan)):
             deferred[id_] = why
@@ -101,13 +103,13 @@ def diff(
     while True:
         chosen = _shared(moves, most, budget.by_user)
         stopped = [action.job for action in chosen if action.placement is None]
-        vain = preemption.needless_preemptions(stopped, newcomers, seen)
+        vain = preemption.needless_preemptions(stopped, newcomers, observation)
         if vain:
             deferred |= vain
             moves = [action for action in moves if action.job.id not in vain]
             continue
         # Under preempt a move may need what another one leaves, so that one has to be chosen too.
-        claimed = places_lost(chosen, under_way, seen, config)
+        claimed = places_lost(chosen, under_way, observation, config)
         left = [action for action in chosen if action.job.id not in claimed]
         claimed |= budget.refused(left)
         deferred |= claimed
@@ -135,18 +137,24 @@ def _shared(moves: Sequence[Action], most: int, by_user: Mapping[int, int]) -> l
     return chosen
 
 
-def stop(target: SchedulableJob, why: str, seen: Observed, config: Config) -> Action | None:
+def stop(
+    target: SchedulableJob, why: str, observation: Observation, config: Config
+) -> Action | None:
     """Make way for jobs that gain more: save, and wait in the queue like any other."""
     if not config.guards.preempt:
         return None
-    job, steered = target.job, seen.steered(target.job.id)
-    steering = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+    job, steered = target.job, observation.steered(target.job.id)
+    steering = Steering(time=observation.now, moves=steered.moves + 1, foreign=steered.foreign)
     steering = replace(steering, listed=steered.listed)
     return Action(Kind.STOP, job, restored(job, steered, config), steering, why)
 
 
 def move(
-    target: SchedulableJob, placement: Placement, seen: Observed, config: Config, pin: bool = False
+    target: SchedulableJob,
+    placement: Placement,
+    observation: Observation,
+    config: Config,
+    pin: bool = False,
 ) -> Action | None:
     """Move a running job; ``pin``: to these very nodes. None where it is there already, or its
     owner changed it so that it may not go there."""
@@ -154,24 +162,24 @@ def move(
     for gpus in target.held.values():
         for kind, count in gpus.items():
             held[kind] = held.get(kind, 0) + count
-    steered = seen.steered(target.job.id)
-    named = pin or placement.copies > 1 or racks.pinned(placement, seen.racks)
+    steered = observation.steered(target.job.id)
+    named = pin or placement.copies > 1 or racks.pinned(placement, observation.racks)
     elsewhere = named and set(target.held) != set(placement.nodes)
     other = elsewhere or cpus.differs(target.job, target.request, placement)
-    said = seen.progress.get(target.job.id)
+    said = observation.progress.get(target.job.id)
     other |= batch_choice.differs(target.job, placement, said, steered.batch)
     if held == dict(placement.gpus) and not other:
         return None
-    if job_updates.owner_forbids(target.job, target.request, placement, seen, config):
+    if job_updates.owner_forbids(target.job, target.request, placement, observation, config):
         return None
-    fields = job_updates.fields(target.job, target.request, placement, seen, config, pin)
+    fields = job_updates.fields(target.job, target.request, placement, observation, config, pin)
     was = job_updates.originals(target.job, fields, steered.was, target.request.partitions)
     if pin or target.request.copies[1] > 1:
         fields = job_updates.in_full(placement, fields, was)
     steering = Steering(
         gpus=placement.gpus,
         nodes=placement.nodes,
-        time=seen.now,
+        time=observation.now,
         moves=steered.moves + 1,
         was=was,
         batch=placement.batch or 0,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.access import allowed_partitions, submitted_lists
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
 from slurm_hadar.controller.snapshot.resource_request import (
@@ -40,7 +40,7 @@ def fields(
     job: Job,
     request: ResourceRequest,
     placement: Placement,
-    seen: Observed,
+    observation: Observation,
     config: Config,
     pin: bool = False,
 ) -> Fields:
@@ -48,15 +48,15 @@ def fields(
 
     ``pin``: on these very nodes, and not on others of their types. Copies always are.
     """
-    was = seen.steered(job.id).was
+    was = observation.steered(job.id).was
     # What an earlier placement changed and this one does not speak of goes back.
-    desired = dict(was) | _desired_fields(job, request, placement, seen, config)
+    desired = dict(was) | _desired_fields(job, request, placement, observation, config)
     new = set()
     if request.copies[1] > 1 or pin:
         desired |= _copies(job, request, placement, pin)
         # Of a range such as 1-3 Slurm shows one end only, so it is said once in any case.
         new = {"NumNodes"} - set(was)
-    fixed = seen.steered(job.id).fixed
+    fixed = observation.steered(job.id).fixed
     return {
         key: value
         for key, value in desired.items()
@@ -67,15 +67,19 @@ def fields(
 
 
 def owner_forbids(
-    job: Job, request: ResourceRequest, placement: Placement, seen: Observed, config: Config
+    job: Job,
+    request: ResourceRequest,
+    placement: Placement,
+    observation: Observation,
+    config: Config,
 ) -> bool:
     """Whether the placement needs another constraint, or other partitions in another order, than
     the owner set since."""
-    fixed = seen.steered(job.id).fixed
+    fixed = observation.steered(job.id).fixed
     keys = [key for key in ("Features", "Partition") if key in fixed]
     if not keys:
         return False
-    desired = _desired_fields(job, request, placement, seen, config)
+    desired = _desired_fields(job, request, placement, observation, config)
     return any(desired.get(key, current(job, key)) != current(job, key) for key in keys)
 
 
@@ -203,14 +207,18 @@ def originals(
 
 
 def _desired_fields(
-    job: Job, request: ResourceRequest, placement: Placement, seen: Observed, config: Config
+    job: Job,
+    request: ResourceRequest,
+    placement: Placement,
+    observation: Observation,
+    config: Config,
 ) -> Fields:
     kinds = sorted(placement.gpus)
     typed = job.request.typed
     groups = config.partitions.groups if request.of_one_type else {}
-    open_to_it = allowed_partitions(job, request.partitions, seen.partitions, groups)
+    open_to_it = allowed_partitions(job, request.partitions, observation.partitions, groups)
     desired: Fields = {}
-    types = types_of(open_to_it, seen) if len(kinds) == 1 else {}
+    types = types_of(open_to_it, observation) if len(kinds) == 1 else {}
     accepted = {n: kind for n, kind in types.items() if accepts(job, request, kind, config)}
     by_list = bool(accepted)
     if len(kinds) == 1 and not typed and not by_list:
@@ -227,7 +235,7 @@ def _desired_fields(
     if request.form == "job" and request.most_nodes > 1 and placement.nodes:
         desired |= _spread(job, placement)
     # Whole nodes of the type may have another number of GPUs.
-    if racks.pinned(placement, seen.racks) or request.whole:
+    if racks.pinned(placement, observation.racks) or request.whole:
         desired["ReqNodeList"] = fold(tuple(placement.nodes))
     return desired | cpus.changed_fields(job, request, placement)
 
@@ -262,11 +270,11 @@ def _copies(job: Job, request: ResourceRequest, placement: Placement, pin: bool)
     }
 
 
-def types_of(partitions: Sequence[Partition], seen: Observed) -> dict[str, str]:
+def types_of(partitions: Sequence[Partition], observation: Observation) -> dict[str, str]:
     """Partition -> its GPU type; empty where one of them has several types, or none."""
     kind_of = {}
     for partition in partitions:
-        kinds = seen.gpu_types[partition.name]
+        kinds = observation.gpu_types[partition.name]
         if len(kinds) != 1:
             return {}
         (kind_of[partition.name],) = kinds

@@ -18,7 +18,7 @@ from slurm_hadar.controller.journal.entry import (
     is_in_vain,
 )
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed, profile_key
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
@@ -36,7 +36,7 @@ _TOOK = ("done", "moved", "stopped", "released", "its placement could not")
 """How the outcomes of what Slurm accepted begin."""
 
 
-def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
+def reconcile(store: Store, observation: Observation, commit_s: float) -> list[str]:
     """Close what is seen to hold, and measure the moves that have shown their effect. Returns the
     jobs that requeued themselves late, after the move that asked them was given up.
 
@@ -47,14 +47,14 @@ def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
         gave_up = _was_signalled(entry) and (entry.outcome or "").startswith(NOT_SAVED)
         # What a job does after a later move is not of this one's signal.
         superseded = gave_up and store.last_move(entry.job) != entry.id
-        words = "" if superseded else _seen(entry, seen, commit_s)
+        words = "" if superseded else _seen(entry, observation, commit_s)
         if words is not None:
             shown[entry.id] = words
             late += [entry.job] if words.startswith(LATE) else []
     effects = {
         entry.id: (entry, effect)
         for entry in store.unmeasured_moves()
-        if (effect := _effect(entry, seen)) is not None
+        if (effect := _effect(entry, observation)) is not None
     }
     if shown or effects:
         store.close_seen(shown, {id_: effect for id_, (_, effect) in effects.items()})
@@ -62,8 +62,8 @@ def reconcile(store: Store, seen: Observed, commit_s: float) -> list[str]:
         seconds = number(effect, "without_training_s")
         # After a stop the job also waited in the queue.
         if seconds is not None and steering_of(entry.details, 0.0).gpus:
-            job = seen.jobs[entry.job]
-            store.restarts.record(job.uid, model_key(profile_key(job)), seconds, seen.now)
+            job = observation.jobs[entry.job]
+            store.restarts.record(job.uid, model_key(profile_key(job)), seconds, observation.now)
     return late
 
 
@@ -147,23 +147,23 @@ def number(values: Mapping[str, object], key: str) -> float | None:
     return float(value) if plain and isinstance(value, int | float) else None
 
 
-def where(job: Job, seen: Observed) -> str:
+def where(job: Job, observation: Observation) -> str:
     """Where a job runs: ``1 x k80 on k1``; ``k1`` of one of which Slurm shows no GPU."""
-    text = job_updates.placement_text(by_type(placed(job, seen.nodes)), list(job.nodes))
+    text = job_updates.placement_text(by_type(placed(job, observation.nodes)), list(job.nodes))
     return text.removeprefix(" on ")
 
 
-def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
+def _seen(entry: Entry, observation: Observation, commit_s: float) -> str | None:
     """What Slurm shows of an action; None where it is too early to say."""
-    job = seen.jobs.get(entry.job)
+    job = observation.jobs.get(entry.job)
     if _was_signalled(entry) and (entry.outcome or "").startswith(NOT_SAVED):
         if job is None:
-            return "" if seen.now - entry.changed_s > _LOST_SIGHT_S else None
+            return "" if observation.now - entry.changed_s > _LOST_SIGHT_S else None
         return after_its_signal(entry, job)
     if not (entry.outcome or "").startswith(_TOOK):
         return ""
     if job is None:
-        lost = seen.now - entry.changed_s > _LOST_SIGHT_S
+        lost = observation.now - entry.changed_s > _LOST_SIGHT_S
         return "Slurm does not show the job any more" if lost else None
     if job.state is JobState.FINISHED:
         return f"the job has ended ({job.slurm_state})"
@@ -173,7 +173,7 @@ def _seen(entry: Entry, seen: Observed, commit_s: float) -> str | None:
         return "Slurm shows other fields than sent" if other else "Slurm shows it"
     if entry.kind != Kind.MOVE.value:
         return "held still" if job.held and job.state is JobState.PENDING else "not held any more"
-    return _seen_placed(entry, job, seen, commit_s)
+    return _seen_placed(entry, job, observation, commit_s)
 
 
 def _was_signalled(entry: Entry) -> bool:
@@ -194,13 +194,13 @@ def after_its_signal(entry: Entry, job: Job) -> str | None:
     return f"{LATE}, {job.submit_s - entry.opened_s:.0f} s after its signal"
 
 
-def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str | None:
-    meant, steered = steering_of(entry.details, 0.0), seen.steered(job.id)
+def _seen_placed(entry: Entry, job: Job, observation: Observation, commit_s: float) -> str | None:
+    meant, steered = steering_of(entry.details, 0.0), observation.steered(job.id)
     if job.state is JobState.RUNNING and job.restarts == _restarts_after(entry, job):
         if not meant.gpus:
-            return f"Slurm started it again: {where(job, seen)}"
-        as_meant = by_type(placed(job, seen.nodes)) == dict(meant.gpus)
-        runs = f"runs on {where(job, seen)}"
+            return f"Slurm started it again: {where(job, observation)}"
+        as_meant = by_type(placed(job, observation.nodes)) == dict(meant.gpus)
+        runs = f"runs on {where(job, observation)}"
         return runs if as_meant else f"{runs}, {NOT_MEANT}{_other_request(entry, job)}"
     if job.state is not JobState.PENDING:
         return "Slurm started it anew since" if job.state is JobState.RUNNING else None
@@ -208,7 +208,7 @@ def _seen_placed(entry: Entry, job: Job, seen: Observed, commit_s: float) -> str
         return "it was decided anew before it started"
     if not meant.gpus:
         return "waits in the queue"
-    late = seen.now - entry.changed_s > commit_s
+    late = observation.now - entry.changed_s > commit_s
     return f"Slurm shows it as sent, but {NOT_STARTED}" if late else None
 
 
@@ -231,24 +231,24 @@ def _restarts_after(entry: Entry, job: Job) -> int:
     return job.restarts
 
 
-def _effect(entry: Entry, seen: Observed) -> dict[str, object] | None:
+def _effect(entry: Entry, observation: Observation) -> dict[str, object] | None:
     """Cost and gain of a move or a stop; {} where there is nothing to measure, None: not yet."""
-    job, before = seen.jobs.get(entry.job), entry.details.get("restarts")
+    job, before = observation.jobs.get(entry.job), entry.details.get("restarts")
     if not isinstance(before, int):
         return {}
     if job is None:
-        return {} if seen.now - entry.changed_s > _LOST_SIGHT_S else None
+        return {} if observation.now - entry.changed_s > _LOST_SIGHT_S else None
     if job.restarts != before + 1:
         return {}
     stopped = not steering_of(entry.details, 0.0).gpus
-    progress = seen.progress.get(job.id)
+    progress = observation.progress.get(job.id)
     if progress is not None and progress.restarts != job.restarts:
         progress = None
     if job.state is JobState.FINISHED:
         return {**_wait(entry, job), **_lost(entry, progress)} if stopped else {}
     if job.state is not JobState.RUNNING or progress is None or progress.rate <= 0:
         return None
-    found: dict[str, object] = {"on": where(job, seen), "rate_after": progress.rate}
+    found: dict[str, object] = {"on": where(job, observation), "rate_after": progress.rate}
     for key in ("rate_before", "rate_expected", "cost_expected_s"):
         value = number(entry.details, key)
         if value is not None:

@@ -8,7 +8,7 @@ from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
 from slurm_hadar.controller.actuation.move_steps import ended_with, reported_saved
 from slurm_hadar.controller.actuation.restored_request import restored_where_it_fits
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -29,7 +29,7 @@ _PAUSE_S = 600.0
 """A cure that Slurm refused is not tried again sooner: what stands in its way stays for a while."""
 
 
-def release_failed_launches(context: ActionContext, seen: Observed) -> list[str]:
+def release_failed_launches(context: ActionContext, observation: Observation) -> list[str]:
     """Release managed jobs that Slurm holds because a launch failed on a node.
 
     A bounded number of times: a job that fails again and again has a fault of its own, and then an
@@ -41,11 +41,11 @@ def release_failed_launches(context: ActionContext, seen: Observed) -> list[str]
         return _RELEASED
 
     said = []
-    for job in seen.jobs.values():
+    for job in observation.jobs.values():
         if not held_after_failed_launch(job):
             continue
         if context.store.count_ended(job.id, _RELEASE, _RELEASED) < MOST_RELEASES:
-            said += _try(context, seen, job, _RELEASE, release)
+            said += _try(context, observation, job, _RELEASE, release)
     return said
 
 
@@ -54,7 +54,7 @@ def held_after_failed_launch(job: Job) -> bool:
     return _held(job) and "launch failed" in job.reason.lower().replace("_", " ")
 
 
-def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
+def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
     """Requeue jobs that ended with the exit code by which they say that they saved.
 
     Only a job that a move asked to save in its last attempt, whether in time or not: any other end
@@ -82,7 +82,7 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
         return RESUMED
 
     said = []
-    for job in seen.jobs.values():
+    for job in observation.jobs.values():
         off = job.declaration is not None and job.declaration.off and ended_with(job, job.exit_code)
         if not (job.requeue and (off or (job.managed and reported_saved(job)))):
             continue
@@ -97,7 +97,7 @@ def resume_saved(context: ActionContext, seen: Observed) -> list[str]:
             continue
         if last.details.get("restarts") == job.restarts and job.end_s >= last.opened_s - 1:
             # Soon Slurm forgets it.
-            said += _try(context, seen, job, _RESUME, resume, spare=_SPARE)
+            said += _try(context, observation, job, _RESUME, resume, spare=_SPARE)
     return said
 
 
@@ -123,7 +123,7 @@ def _left_in_time(context: ActionContext, move: Entry, job: Job) -> bool:
     return ended_with(job, move.details.get("exit_code")) and job.end_s <= move.opened_s + grace_s
 
 
-def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[str]:
+def undo_impossible_placements(context: ActionContext, observation: Observation) -> list[str]:
     """Take back a placement that Slurm cannot carry out at all.
 
     It sets such a job's priority to 0 (BadConstraints), which is a hold in all but name. That is
@@ -132,13 +132,13 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
     """
 
     def owners(job: Job) -> dict[str, str]:
-        steered = seen.steered(job.id)
+        steered = observation.steered(job.id)
         was = job_updates.asked_for(job, steered, context.config)
         fields = job_updates.undo_fields(job, replace(steered, was=was))
         return restored_where_it_fits(job, steered, fields, context.config)
 
     def undo(job: Job) -> str:
-        steered = seen.steered(job.id)
+        steered = observation.steered(job.id)
         # Slurm may refuse it, or not answer: what we wrote before may be there still.
         fields = owners(job)
         ours = replace(
@@ -147,7 +147,7 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
             nodes={},
             wrote={**steered.wrote, **fields},
             unsure={**steered.unsure, **steered.wrote},
-            time=seen.now,
+            time=observation.now,
             until=0.0,
             ends=0.0,
         )
@@ -157,10 +157,10 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
         elif "Partition" in fields and "Partition" not in steered.was:
             # hbatch's list, which is not written a second time.
             ours = replace(ours, foreign=(*steered.foreign, "Partition"))
-        if job.eligible_s > seen.now or not fields:
-            fields["StartTime"] = at_once(job, seen.now)
+        if job.eligible_s > observation.now or not fields:
+            fields["StartTime"] = at_once(job, observation.now)
         update = context.update(job, fields, ours)
-        (error,) = pending.apply(context.cluster, [job], [update], seen.now)
+        (error,) = pending.apply(context.cluster, [job], [update], observation.now)
         if error is not None:
             raise error
         context.remove_plan(job)
@@ -171,21 +171,21 @@ def undo_impossible_placements(context: ActionContext, seen: Observed) -> list[s
         return UNDONE
 
     said = []
-    for job in seen.jobs.values():
+    for job in observation.jobs.values():
         if not _held(job) or job.reason != "BadConstraints":
             continue
         last = context.store.last(job.id, UNDO)
         half_done = last is not None and last.outcome != UNDONE
         if half_done or owners(job):
-            said += _try(context, seen, job, UNDO, undo)
+            said += _try(context, observation, job, UNDO, undo)
     return said
 
 
-def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
+def keep_owners_changes(context: ActionContext, observation: Observation) -> None:
     """Keep which fields another user changed: of a job that runs Slurm does not show it."""
     found = []
-    for id_, ours in seen.steering.items():
-        job = seen.jobs.get(id_)
+    for id_, ours in observation.steering.items():
+        job = observation.jobs.get(id_)
         if job is None or not ours.foreign:
             continue
         kept = context.steering_of(job)
@@ -200,11 +200,11 @@ def keep_owners_changes(context: ActionContext, seen: Observed) -> None:
             context.keep(job, ours)
 
 
-def count_late_moves(context: ActionContext, seen: Observed, jobs: Iterable[str]) -> None:
+def count_late_moves(context: ActionContext, observation: Observation, jobs: Iterable[str]) -> None:
     """Count as moves the restarts of jobs that requeued themselves late, on our signal."""
     found = []
     for id_ in jobs:
-        job = seen.jobs.get(id_)
+        job = observation.jobs.get(id_)
         if job is not None:
             ours = context.steering_of(job)
             found.append((job, replace(ours, moves=ours.moves + 1)))
@@ -230,17 +230,17 @@ def with_unsent(
     return found
 
 
-def close_interrupted(context: ActionContext, seen: Observed) -> None:
+def close_interrupted(context: ActionContext, observation: Observation) -> None:
     """Close what a controller that died left open in the journal; moves go on by themselves."""
     for entry in context.store.open_entries():
         if entry.kind == "move":
             continue
-        job, sent = seen.jobs.get(entry.job), entry.details.get("fields")
+        job, sent = observation.jobs.get(entry.job), entry.details.get("fields")
         shown = job is not None and isinstance(sent, dict) and not _not_sent(job, sent)
         if job is not None and not shown:
-            context.keep(job, seen.steered(job.id))
+            context.keep(job, observation.steered(job.id))
         outcome = "carried out" if shown else "not seen to be carried out"
-        context.store.end(entry.id, f"{outcome}; the controller was interrupted", seen.now)
+        context.store.end(entry.id, f"{outcome}; the controller was interrupted", observation.now)
 
 
 def _not_sent(job: Job, sent: Mapping[str, str]) -> bool:
@@ -256,8 +256,8 @@ def _held(job: Job) -> bool:
 
 
 def _try(
-    context: ActionContext, seen: Observed, job: Job, kind: str, cure: Callable[[Job], str],
-    spare: int | None = None,
+    context: ActionContext, observation: Observation, job: Job, kind: str,
+    cure: Callable[[Job], str], spare: int | None = None,
 ) -> list[str]:  # fmt: skip
     """``spare``: requests of a minute that stay for what else this tick sends; None: half of them.
     Where fewer are left the next tick goes on."""
@@ -267,12 +267,12 @@ def _try(
         return []
     last = context.store.last(job.id, kind)
     refused = last is not None and (last.outcome or "").startswith(_REFUSED)
-    if last is not None and refused and 0 <= seen.now - last.changed_s < _PAUSE_S:
+    if last is not None and refused and 0 <= observation.now - last.changed_s < _PAUSE_S:
         return []
-    entry = context.store.begin(job.id, kind, "sent", seen.now, {"reason": job.reason})
+    entry = context.store.begin(job.id, kind, "sent", observation.now, {"reason": job.reason})
     try:
         outcome = cure(job)
     except SlurmError as error:
         outcome = f"not carried out: {error}" if error.retry else f"{_REFUSED}: {error}"
-    context.store.end(entry, outcome, seen.now)
+    context.store.end(entry, outcome, observation.now)
     return [f"job {job.id}: {outcome}"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import AlertSettings
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -93,27 +93,27 @@ def of_ticks(
     return found
 
 
-def of_jobs(seen: Observed, memory: AlertMemory, settings: AlertSettings) -> list[Alert]:
+def of_jobs(observation: Observation, memory: AlertMemory, settings: AlertSettings) -> list[Alert]:
     """GPUs held idle, trainings without progress or without any report, NaN: of running managed
     jobs."""
-    running = [j for j in seen.jobs.values() if j.managed and j.state is JobState.RUNNING]
+    running = [j for j in observation.jobs.values() if j.managed and j.state is JobState.RUNNING]
     return [
-        *_held_idle(running, seen, memory, settings),
-        *_no_progress(running, seen, memory, settings.no_progress_s),
-        *_no_report(running, seen, memory, settings.no_progress_s),
-        *_nonfinite(running, seen, settings.nonfinite),
+        *_held_idle(running, observation, memory, settings),
+        *_no_progress(running, observation, memory, settings.no_progress_s),
+        *_no_report(running, observation, memory, settings.no_progress_s),
+        *_nonfinite(running, observation, settings.nonfinite),
     ]
 
 
 def _held_idle(
-    jobs: Iterable[Job], seen: Observed, memory: AlertMemory, settings: AlertSettings
+    jobs: Iterable[Job], observation: Observation, memory: AlertMemory, settings: AlertSettings
 ) -> list[Alert]:
     since, found, longest_s = {}, [], settings.held_idle_s
     for job in jobs:
-        if not gpu_use.in_vain(seen, job.id):
+        if not gpu_use.in_vain(observation, job.id):
             continue
-        since[job.id] = max(memory.idle.get(job.id, seen.now), job.start_s)
-        idle_s = seen.now - since[job.id]
+        since[job.id] = max(memory.idle.get(job.id, observation.now), job.start_s)
+        idle_s = observation.now - since[job.id]
         if longest_s and idle_s >= longest_s:
             text = (
                 f"job {job.id} has held {formats.counted(job.gpu_count, 'GPU')} and computed "
@@ -137,26 +137,26 @@ def _what_follows(job: Job, settings: AlertSettings) -> str:
 
 
 def _no_progress(
-    jobs: Iterable[Job], seen: Observed, memory: AlertMemory, longest_s: float
+    jobs: Iterable[Job], observation: Observation, memory: AlertMemory, longest_s: float
 ) -> list[Alert]:
     last, found = {}, []
     for job in jobs:
-        progress = seen.progress.get(job.id)
+        progress = observation.progress.get(job.id)
         if progress is None or progress.restarts != job.restarts:
             if memory.samples.get(job.id, (-1,))[0] == job.restarts:
                 # It has reported, whatever became of that.
-                last[job.id] = (job.restarts, -1, seen.now)
+                last[job.id] = (job.restarts, -1, observation.now)
             continue
         if progress.finished:
             continue
-        restarts, samples, since = memory.samples.get(job.id, (-1, -1, seen.now))
+        restarts, samples, since = memory.samples.get(job.id, (-1, -1, observation.now))
         if (restarts, samples) != (job.restarts, progress.samples):
-            since = seen.now
+            since = observation.now
         last[job.id] = (job.restarts, progress.samples, since)
-        if longest_s and seen.now - since >= longest_s:
+        if longest_s and observation.now - since >= longest_s:
             text = (
                 f"job {job.id} has stood at {progress.samples:,} samples for "
-                f"{formats.duration(seen.now - since)}. Look at its output; run: "
+                f"{formats.duration(observation.now - since)}. Look at its output; run: "
                 f"hadar doctor {job.id}"
             )
             found.append(Alert("no_progress", text, job.id, job.user))
@@ -165,14 +165,14 @@ def _no_progress(
 
 
 def _no_report(
-    jobs: Iterable[Job], seen: Observed, memory: AlertMemory, longest_s: float
+    jobs: Iterable[Job], observation: Observation, memory: AlertMemory, longest_s: float
 ) -> list[Alert]:
     """Only of jobs whose owner declared what reports: the runtime, or ``progress=``."""
-    if not (longest_s and seen.all_reports):
+    if not (longest_s and observation.all_reports):
         return []
     found = []
     for job in jobs:
-        declared, progress = job.declaration or Declaration(), seen.progress.get(job.id)
+        declared, progress = job.declaration or Declaration(), observation.progress.get(job.id)
         keys = [
             *(["checkpoint=yes"] if declared.habit == "yes" else []),
             *(["progress="] if declared.progress else []),
@@ -180,20 +180,20 @@ def _no_report(
         reported = progress is not None and progress.restarts == job.restarts
         # A file that is gone again was read at an earlier look.
         reported = reported or job.id in memory.samples
-        if keys and not reported and seen.now - job.start_s >= longest_s:
+        if keys and not reported and observation.now - job.start_s >= longest_s:
             text = (
                 f"job {job.id} declares {' and '.join(keys)} and has reported nothing since it "
-                f"started {formats.duration(seen.now - job.start_s)} ago, so its speed is not "
-                f"known. Look at its output; run: hadar doctor {job.id}"
+                f"started {formats.duration(observation.now - job.start_s)} ago, so its speed is "
+                f"not known. Look at its output; run: hadar doctor {job.id}"
             )
             found.append(Alert("no_report", text, job.id, job.user))
     return found
 
 
-def _nonfinite(jobs: Iterable[Job], seen: Observed, wanted: bool) -> list[Alert]:
+def _nonfinite(jobs: Iterable[Job], observation: Observation, wanted: bool) -> list[Alert]:
     found = []
     for job in jobs if wanted else ():
-        progress = seen.progress.get(job.id)
+        progress = observation.progress.get(job.id)
         if progress is not None and progress.restarts == job.restarts and progress.nonfinite:
             text = (
                 f"the loss or a parameter of job {job.id} is NaN or infinite: nothing is saved "

@@ -14,7 +14,7 @@ from slurm_hadar.controller.alerts.conditions import Alert, AlertMemory
 from slurm_hadar.controller.journal.notified_owners import FILE, MOST_BYTES
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.metrics.totals import NAME, remembered
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import read_heartbeat
@@ -35,7 +35,7 @@ class AlertSource:
     is damaged or Slurm does not answer. ``mail_prog``: Slurm's own."""
 
     store: Callable[[], Store]
-    observe: Callable[[], Observed]
+    observe: Callable[[], Observation]
     mail_prog: Callable[[], str]
 
 

@@ -16,7 +16,7 @@ from slurm_hadar.controller.actuation.pending.hint_updates import restored
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
@@ -80,37 +80,39 @@ def decide(
 ) -> BackfillPlan:
     """One round. ``placed``: where other jobs are moved to; ``moves_left``: what they left of the
     moves that the guards allow."""
-    seen, config, past = tick.seen, tick.config, tick.past
+    observation, config, past = tick.observation, tick.config, tick.past
     if not config.backfill.partitions:
         return BackfillPlan(state=state)
     targets, excluded = _targets(tick)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         excluded |= dict.fromkeys(targets, why)
-        taken_back = restored(excluded, excluded, seen, config, tick.refusals)
+        taken_back = restored(excluded, excluded, observation, config, tick.refusals)
         return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
-    sources = Sources(seen, config, tick.rates, past, in_limit=False)
+    sources = Sources(observation, config, tick.rates, past, in_limit=False)
     shown = snapshot_without_faults(sources, targets, excluded)
     targets, excluded = dict(shown.schedulable), dict(shown.excluded)
-    curves = update_curves(Curves.read(state.get("curves")), seen, shown.view, targets)
-    unused = set(idle_nodes.idle(seen, config))
+    curves = update_curves(Curves.read(state.get("curves")), observation, shown.view, targets)
+    unused = set(idle_nodes.idle(observation, config))
     taken = idle_nodes.about_to_be_taken(tick.others, unused, config, placed)
     held = {name for target in targets.values() for name in target.held}
-    free = [n for n in seen.nodes if n in unused and n not in taken and n not in held]
+    free = [n for n in observation.nodes if n in unused and n not in taken and n not in held]
     before = state.get("since")
     since = {
-        name: before.get(name, seen.now) if isinstance(before, dict) else seen.now
-        for name in seen.nodes
+        name: before.get(name, observation.now) if isinstance(before, dict) else observation.now
+        for name in observation.nodes
         if name in held or name in free
     }
     now = _at_once(targets, config)
-    seats = IdleNodeView(seen, config, shown.view, list(since), since, now, curves)
+    seats = IdleNodeView(observation, config, shown.view, list(since), since, now, curves)
     chosen, stays = bftrainer.decide(seats.view(), _stays(state))
-    round_ = _Round(seen, config, shown.staying, targets, seats.placements(chosen))
+    round_ = _Round(observation, config, shown.staying, targets, seats.placements(chosen))
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
-    again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, seen.now)}
-    round_.sent += restored([*waiting, *excluded], excluded, seen, config, tick.refusals, again)
+    again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, observation.now)}
+    round_.sent += restored(
+        [*waiting, *excluded], excluded, observation, config, tick.refusals, again
+    )
     return BackfillPlan(
         schedulable=targets,
         idle=tuple(free),
@@ -129,7 +131,7 @@ def _targets(tick: TickContext) -> tuple[dict[str, SchedulableJob], dict[str, st
     ids = {job.id for job in tick.trainers}
     if not ids:
         return {}, {}
-    targets, excluded = schedulable_jobs(tick.seen, tick.config, tick.past.moving)
+    targets, excluded = schedulable_jobs(tick.observation, tick.config, tick.past.moving)
     targets = {id_: target for id_, target in targets.items() if id_ in ids}
     excluded = {id_: why for id_, why in excluded.items() if id_ in ids}
     for id_, target in list(targets.items()):
@@ -177,13 +179,13 @@ class _Round:
 
     def __init__(
         self,
-        seen: Observed,
+        observation: Observation,
         config: Config,
         why_staying: Mapping[str, str],
         targets: Mapping[str, SchedulableJob],
         placements: dict[str, Placement],
     ) -> None:
-        self.seen, self.config, self.schedulable = seen, config, targets
+        self.observation, self.config, self.schedulable = observation, config, targets
         self.placements = placements
         self.staying = why_staying
         self.waiting: dict[str, str] = {}
@@ -213,9 +215,9 @@ class _Round:
         """Moves sent: 0 or 1."""
         id_ = target.job.id
         if placement is not None:
-            action = actions.move(target, placement, self.seen, self.config, pin=True)
+            action = actions.move(target, placement, self.observation, self.config, pin=True)
         else:
-            action = actions.stop(target, self.waiting[id_], self.seen, self.config)
+            action = actions.stop(target, self.waiting[id_], self.observation, self.config)
         if action is None:
             if placement is None:
                 self.deferred[id_] = actions.NOT_STOPPED

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
@@ -17,14 +17,14 @@ from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.placement import Placement
 
 
-def on_idle_nodes(seen: Observed, config: Config) -> list[Job]:
+def on_idle_nodes(observation: Observation, config: Config) -> list[Job]:
     """Jobs that opted in to train on idle nodes, in one of the site's partitions for that."""
     ours = set(config.backfill.partitions)
     if not ours:
         return []
     return [
         job
-        for job in seen.jobs.values()
+        for job in observation.jobs.values()
         if job.managed
         and job.declaration is not None
         and job.declaration.backfill
@@ -34,18 +34,18 @@ def on_idle_nodes(seen: Observed, config: Config) -> list[Job]:
     ]
 
 
-def without(seen: Observed, jobs: Iterable[Job]) -> Observed:
+def without(observation: Observation, jobs: Iterable[Job]) -> Observation:
     """The cluster as it would be if these jobs gave way."""
     gone = {job.id: job for job in jobs}
     if not gone:
-        return seen
-    nodes = dict(seen.nodes)
+        return observation
+    nodes = dict(observation.nodes)
     for job in gone.values():
-        held = placed(job, seen.nodes) if job.state is JobState.RUNNING else {}
+        held = placed(job, observation.nodes) if job.state is JobState.RUNNING else {}
         for name, gpus in held.items():
             nodes[name] = _freed(nodes[name], gpus, job, len(held))
-    left = {id_: job for id_, job in seen.jobs.items() if id_ not in gone}
-    return replace(seen, jobs=left, nodes=nodes)
+    left = {id_: job for id_, job in observation.jobs.items() if id_ not in gone}
+    return replace(observation, jobs=left, nodes=nodes)
 
 
 def _freed(node: Node, gpus: Mapping[str, int], job: Job, parts: int) -> Node:
@@ -58,7 +58,7 @@ def _freed(node: Node, gpus: Mapping[str, int], job: Job, parts: int) -> Node:
     )
 
 
-def idle(others: Observed, config: Config) -> list[str]:
+def idle(others: Observation, config: Config) -> list[str]:
     """Whole nodes on which only jobs that give way have anything, in the site's order.
 
     ``others``: the cluster without those. Not among them are nodes that are drained, down, asleep
@@ -84,7 +84,7 @@ def idle(others: Observed, config: Config) -> list[str]:
 
 
 def about_to_be_taken(
-    others: Observed,
+    others: Observation,
     free_first: Collection[str],
     config: Config,
     placements: Iterable[Placement] = (),
@@ -122,7 +122,7 @@ def about_to_be_taken(
     return MappingProxyType(taken)
 
 
-def _soon(others: Observed, margin_s: float) -> list[Job]:
+def _soon(others: Observation, margin_s: float) -> list[Job]:
     """Pending jobs that Slurm may start, or expects to start, within the margin; first to go
     first."""
     end = others.now + margin_s

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.backfill.curves import Curves
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     profile_key,
@@ -29,7 +29,7 @@ class IdleNodeView:
     idle, s; ``targets``: the trainings (J,) that may have them now; ``shown``: the view that has
     these jobs and all nodes."""
 
-    seen: Observed
+    observation: Observation
     config: Config
     shown: View
     names: Sequence[str]
@@ -45,7 +45,7 @@ class IdleNodeView:
         """
         settings = self.config.backfill
         at = {name: i for i, name in enumerate(self.names)}
-        number = {name: n for n, name in enumerate(self.seen.nodes)}
+        number = {name: n for n, name in enumerate(self.observation.nodes)}
         ok, speed = self.accepted()
         holder: IntArray = np.full(len(self.names), NO_TRAINER, dtype=np.int64)
         for j, target in enumerate(self.schedulable):
@@ -61,7 +61,7 @@ class IdleNodeView:
         # again.
         running = Counter(target.job.user for target in self.schedulable if target.held)
         return IdleView(
-            now=self.seen.now,
+            now=self.observation.now,
             nodes=np.array([number[name] for name in self.names], np.int64),
             since_s=np.array([self.since[name] for name in self.names], np.float64),
             holder=holder,
@@ -82,7 +82,7 @@ class IdleNodeView:
         for j, target in enumerate(self.schedulable):
             row, count = self._row(target.job), per_node(target)
             for i, name in enumerate(self.names):
-                node, kind = self.seen.nodes[name], self._kind(name)
+                node, kind = self.observation.nodes[name], self._kind(name)
                 if kind is None or name not in at:
                     continue
                 rate[j, i] = self._speed(target, kind)
@@ -160,7 +160,9 @@ class IdleNodeView:
 
     def _kind(self, node: str) -> str | None:
         """The GPU type that the node gives."""
-        return next((kind for kind in self.seen.nodes[node].gpus if kind in self.shown.types), None)
+        return next(
+            (kind for kind in self.observation.nodes[node].gpus if kind in self.shown.types), None
+        )
 
     def _speed(self, target: SchedulableJob, kind: str) -> float:
         """Samples/s of one copy on a type; 0 where it cannot run or nobody knows the type."""
@@ -183,13 +185,13 @@ def per_node(target: SchedulableJob) -> int:
 
 def update_curves(
     curves: Curves,
-    seen: Observed,
+    observation: Observation,
     shown: View,
     targets: Mapping[str, SchedulableJob],
 ) -> Curves:
     """The curves with what the running trainings report of this attempt."""
     for id_, target in targets.items():
-        job, progress = target.job, seen.progress.get(id_)
+        job, progress = target.job, observation.progress.get(id_)
         if job.state is not JobState.RUNNING or progress is None or target.starting:
             continue
         if progress.restarts != job.restarts:

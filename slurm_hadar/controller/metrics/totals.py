@@ -16,7 +16,7 @@ from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.decision_records import not_stopped
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation.overview import gpus, outcome_of
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.report import TickReport
@@ -66,9 +66,9 @@ class Totals:
 
     def learn(self, report: TickReport, store: Store, config: Config, interval_s: float) -> None:
         """A tick is over. ``interval_s``: between two as they are now."""
-        seen = report.seen
+        observation = report.observation
         last = self.gauges.get("last_tick_s", 0.0)
-        gap = seen.now - last
+        gap = observation.now - last
         passed = gap if last and 0 < gap < _MOST_GAP * interval_s else 0.0
         self.add(1, "ticks", "acted" if report.acted else "observed")
         self._times(report)
@@ -77,9 +77,9 @@ class Totals:
             self.add(queries, "queries", kind)
         self.add(len(report.refused), "refusals")
         self._moves(store)
-        self._gains(seen, passed)
-        self._gpus(seen, config, passed)
-        self.gauges["last_tick_s"] = seen.now
+        self._gains(observation, passed)
+        self._gpus(observation, config, passed)
+        self.gauges["last_tick_s"] = observation.now
         self.gauges["interval_s"] = interval_s
         self.gauges["acting"] = float(report.acted)
 
@@ -103,7 +103,7 @@ class Totals:
             self.add(jobs, "decisions", decision)
         for action in report.done:
             self.add(1, "actions", action.kind.value)
-        states = Counter((job.managed, job.state) for job in report.seen.jobs.values())
+        states = Counter((job.managed, job.state) for job in report.observation.jobs.values())
         for managed in (True, False):
             for state in JobState:
                 if state is not JobState.FINISHED:
@@ -136,10 +136,10 @@ class Totals:
         if before and after and isinstance(restarts, int):
             self.gains[entry.job] = (restarts + 1, before)
 
-    def _gains(self, seen: Observed, passed: float) -> None:
+    def _gains(self, observation: Observation, passed: float) -> None:
         """What moved jobs trained since the last tick, set against their speed before the move."""
         for id_, (restarts, before) in list(self.gains.items()):
-            job, progress = seen.jobs.get(id_), seen.progress.get(id_)
+            job, progress = observation.jobs.get(id_), observation.progress.get(id_)
             if job is None or job.state is not JobState.RUNNING or job.restarts != restarts:
                 del self.gains[id_]
             elif progress is not None and progress.restarts == restarts and before > 0:
@@ -150,14 +150,14 @@ class Totals:
                 self.add(-samples, "lost_samples", "slower")
                 self.add(-seconds, "lost_s", "slower")
 
-    def _gpus(self, seen: Observed, config: Config, passed: float) -> None:
+    def _gpus(self, observation: Observation, config: Config, passed: float) -> None:
         held: Counter[str] = Counter()
-        for id_ in seen.gpus:
-            if id_ in seen.jobs and gpu_use.in_vain(seen, id_):
-                held.update(by_type(placed(seen.jobs[id_], seen.nodes)))
+        for id_ in observation.gpus:
+            if id_ in observation.jobs and gpu_use.in_vain(observation, id_):
+                held.update(by_type(placed(observation.jobs[id_], observation.nodes)))
         for key in [key for key in self.gauges if key.startswith("gpus|")]:
             self.gauges[key] = 0.0
-        for kind, use in _bounded(gpus(seen, config, {})):
+        for kind, use in _bounded(gpus(observation, config, {})):
             vain = min(held[use.gpu_type], use.used)
             filled = min(use.backfilled, use.used - vain)
             now = (use.used - vain - filled, filled, vain, use.idle, use.down)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.scheduling.exchange import ExchangeLevel
 from slurm_hadar.slurm.waiting_age import AgePriority
@@ -47,10 +47,10 @@ def as_counted(
     return shown, ages
 
 
-def behind(job: Job, seen: Observed) -> float | None:
+def behind(job: Job, observation: Observation) -> float | None:
     """Points that the job's priority would have more if Slurm counted its age now; None where that
     is not known."""
-    counted = seen.counted_ages.get(job.raw_id)
+    counted = observation.counted_ages.get(job.raw_id)
     if counted is None or not job.accrue_s:
         return None
-    return seen.age.points(seen.now - job.accrue_s) - counted
+    return observation.age.points(observation.now - job.accrue_s) - counted

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import why_not_alike
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Partition
 
@@ -44,18 +44,20 @@ def names_for(kind: str, config: Config) -> Sequence[str]:
     return list(dict.fromkeys((kind, known.feature if known else kind)))
 
 
-def group_problems(seen: Observed, config: Config) -> dict[str, str]:
+def group_problems(observation: Observation, config: Config) -> dict[str, str]:
     """Group that does not work -> a sentence that names it, what is wrong, and what to do."""
     found = {}
     for name, members in config.partitions.groups.items():
-        why = next(_problems(seen, config, name, members), "")
+        why = next(_problems(observation, config, name, members), "")
         if why:
             found[name] = f"partitions.groups.{name}: {why}; {_CURE}"
     return found
 
 
-def _problems(seen: Observed, config: Config, name: str, members: Sequence[str]) -> Iterator[str]:
-    there: Mapping[str, Partition] = seen.partitions
+def _problems(
+    observation: Observation, config: Config, name: str, members: Sequence[str]
+) -> Iterator[str]:
+    there: Mapping[str, Partition] = observation.partitions
     missing = [one for one in (name, *members) if one not in there]
     if name in missing:
         yield lacks(" and no partition ".join(missing))
@@ -63,9 +65,9 @@ def _problems(seen: Observed, config: Config, name: str, members: Sequence[str])
         yield f"{lacks(' and no partition '.join(missing))}, {_unchanged(name)}"
     elif why := why_not_alike(there[name], [there[one] for one in members]):
         yield f"{why}, {_unchanged(name)}"
-    elif seen.nodes:
+    elif observation.nodes:
         for member in members:
-            if why := member_problem(member, sorted(seen.gpu_types[member]), config):
+            if why := member_problem(member, sorted(observation.gpu_types[member]), config):
                 yield why
 
 

@@ -26,7 +26,7 @@ _NOT_STEERED = Steering()
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """One reading of the cluster. ``now`` in s since the epoch."""
 
     now: float
@@ -156,7 +156,7 @@ class Observed:
         }
 
 
-def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed:
+def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observation:
     """One bulk query of each kind. Raises SlurmError when any of them fails: no partial data."""
     jobs = {
         job.id: opted_in(job, config, job.partitions)
@@ -170,7 +170,7 @@ def read(cluster: Cluster, now: float, config: Config, own_uid: int) -> Observed
     nodes = {node.name: typed(node, config) for node in cluster.read_nodes()}
     _nothing_missing(jobs, nodes)
     _nodes_known(nodes)
-    return Observed(
+    return Observation(
         now=now,
         jobs=jobs,
         nodes=nodes,

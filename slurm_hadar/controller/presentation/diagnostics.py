@@ -78,7 +78,7 @@ def _not_ours(job: Job) -> Iterator[Problem]:
 
 
 def _controller(known: JobContext) -> Iterator[Problem]:
-    config, beat, now = known.config, known.beat, known.seen.now
+    config, beat, now = known.config, known.beat, known.observation.now
     if beat is None or not is_fresh(beat, now):
         age = "there is no heartbeat" if beat is None else _ago("its last heartbeat is", now, beat)
         yield Problem(
@@ -118,18 +118,20 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     elif job.dependency:
         cures = (f"scontrol update JobId={job.id} Dependency=",)
         yield Problem("it waits for another job", (f"scontrol show job {job.id}", *cures))
-    elif (first := pending_demand.at_limit(known.seen).get(pending_demand.payer(job))) is not None:
+    elif (
+        first := pending_demand.at_limit(known.observation).get(pending_demand.payer(job))
+    ) is not None:
         show = f"sacctmgr show assoc where user={shlex.quote(job.user)}"
         of = "" if first.id == job.id else f" (Slurm says so of job {first.id})"
         yield Problem(f"its owner is at a limit: {first.reason}{of}", (show, "sacctmgr show qos"))
-    elif not pending_demand.competes_for_gpus(job, known.seen):
+    elif not pending_demand.competes_for_gpus(job, known.observation):
         yield Problem(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
 
 
 def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     if ANY in declared.types or not declared.types:
         return
-    nodes = known.seen.nodes.values()
+    nodes = known.observation.nodes.values()
     there = {kind for node in nodes for kind in node.gpus}
     usable = {kind for node in nodes if node.usable for kind in node.gpus}
     wanted = set(declared.types)
@@ -149,7 +151,7 @@ def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
 def _omitted(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     idle = {
         kind
-        for gpus in known.seen.free_gpus.values()
+        for gpus in known.observation.free_gpus.values()
         for kind, number in gpus.items()
         if number and job.state is JobState.PENDING
     }
@@ -177,7 +179,7 @@ def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
             (found_files.removal(path), "the next move writes it anew"),
         )
     mine = own_files(folder, job.id, job.uid)
-    if mine and job.id not in known.seen.progress:
+    if mine and job.id not in known.observation.progress:
         them = "; ".join(found_files.described(one) for one in mine[:5])
         yield Problem(f"its progress file cannot be read: {them}", found_files.looks(mine[:5]))
 
@@ -188,7 +190,7 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
     if declared.habit == "watch":
         yield from self_saving.watched(known, job, declared)
         return
-    now, progress = known.seen.now, known.seen.progress.get(job.id)
+    now, progress = known.observation.now, known.observation.progress.get(job.id)
     ran = now - job.start_s
     said = progress is not None and progress.restarts == job.restarts
     if not said:
@@ -225,7 +227,7 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
 
 def _ask_to_save(known: JobContext, job: Job, declared: Declaration) -> tuple[str, ...]:
     """Commands that ask a training to save. Without --batch only steps get a signal."""
-    progress, asks = known.seen.progress.get(job.id), declared.asks
+    progress, asks = known.observation.progress.get(job.id), declared.asks
     if asks.target != "steps":
         return (f"scancel --{asks.target} --signal={asks.name} {job.id}",)
     stepped = progress is None or progress.restarts != job.restarts or progress.in_step
@@ -257,7 +259,7 @@ def _movable(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pro
     elif declared.pin:
         # Its owner's wish is no problem.
         return
-    elif known.seen.steered(job.id).moves >= known.config.guards.max_moves_per_job:
+    elif known.observation.steered(job.id).moves >= known.config.guards.max_moves_per_job:
         yield Problem(
             "it has reached guards.max_moves_per_job",
             ("raise guards.max_moves_per_job in the configuration",),
@@ -309,12 +311,12 @@ def _place_lost(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem
     moves = [entry for entry in known.entries if entry.kind == "move"]
     if job.state is not JobState.PENDING or job.held or not moves:
         return
-    last, now = moves[-1], known.seen.now
+    last, now = moves[-1], known.observation.now
     meant, before = steering_of(last.details, 0.0), last.details.get("restarts")
     waits = last.outcome == MOVED and isinstance(before, int) and job.restarts == before + 1
     if not waits or now - last.changed_s < _STARTS_WITHIN_S:
         return
-    free = known.seen.free_gpus
+    free = known.observation.free_gpus
     taken = any(
         count > free.get(node, {}).get(kind, 0)
         for node, gpus in meant.nodes.items()
@@ -350,7 +352,7 @@ def _plan(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     plan = known.plan
     if job.state is not JobState.RUNNING or plan is None or known.under_way or not plan.gpus:
         return
-    held = by_type(placed(job, known.seen.nodes))
+    held = by_type(placed(job, known.observation.nodes))
     if not held:
         return
     if plan.time < job.start_s and dict(plan.gpus) != held and plan.copies == 1:

@@ -51,7 +51,7 @@ def ended_badly(known: JobContext, job: Job) -> Iterator[Problem]:
             )
         case "FAILED" if job.exit_code:
             meaning = _MEANING.get(job.exit_code, "")
-            progress = known.seen.progress.get(job.id)
+            progress = known.observation.progress.get(job.id)
             if job.exit_code == 1 and progress is not None and progress.nonfinite:
                 meaning = "its loss or a parameter was not finite"
             name = "" if meaning else _signal(job.exit_code)
@@ -69,7 +69,7 @@ def _gone(known: JobContext, job: Job) -> str:
     for group, members in known.config.partitions.groups.items():
         if not names.isdisjoint((group, *members)):
             names |= {*members}
-    return ", ".join(sorted(names - known.seen.partitions.keys()))
+    return ", ".join(sorted(names - known.observation.partitions.keys()))
 
 
 def _signal(code: int) -> str:
@@ -102,7 +102,7 @@ def _was_asked(known: JobContext, job: Job) -> bool:
 
 def _left(known: JobContext, job: Job) -> str:
     """What of its work was left, where it is known."""
-    declared, progress = job.declaration, known.seen.progress.get(job.id)
+    declared, progress = job.declaration, known.observation.progress.get(job.id)
     total = declared.total_samples if declared is not None else 0
     if not total or progress is None or progress.finished or progress.samples >= total:
         return ""

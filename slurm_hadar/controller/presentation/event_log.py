@@ -34,7 +34,7 @@ _HOPES = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s
 
 def write(log: EventLog, store: Store, report: TickReport) -> None:
     """What one tick decided, did and saw. What cannot be written now stays news."""
-    written = _owns_up(log) and news(log, store, report.seen.jobs)
+    written = _owns_up(log) and news(log, store, report.observation.jobs)
     # One that fails is enough: each may wait for another process.
     log.missed += not (written and log.write(line("tick", _tick(report, log.privacy))))
 
@@ -181,7 +181,7 @@ def _tick(report: TickReport, privacy: Privacy) -> Fields:
     }
     for key in ("read_s", "decide_s", "act_s"):
         found[key] = round(getattr(report, key), 3)
-    jobs = report.seen.jobs.values()
+    jobs = report.observation.jobs.values()
     notes = [privacy.text(words, jobs) for words in islice(_notes(report), _MOST_NOTES)]
     return found | ({"notes": notes} if notes else {})
 

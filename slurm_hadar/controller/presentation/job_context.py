@@ -8,7 +8,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan
@@ -22,7 +22,7 @@ class JobContext:
     did not or that is not known."""
 
     id: str
-    seen: Observed
+    observation: Observation
     config: Config
     controller_uid: int
     beat: Heartbeat | None = None
@@ -36,7 +36,7 @@ class JobContext:
     @property
     def job(self) -> Job | None:
         """The job as Slurm shows it."""
-        return self.seen.jobs.get(self.id)
+        return self.observation.jobs.get(self.id)
 
     @property
     def under_way(self) -> Entry | None:
@@ -48,12 +48,14 @@ class JobContext:
     def controller_lives(self) -> bool:
         """Whether a controller manages the job now."""
         beat = self.beat
-        return beat is not None and beat.mode == "act" and is_fresh(beat, self.seen.now)
+        return beat is not None and beat.mode == "act" and is_fresh(beat, self.observation.now)
 
     @property
     def on_idle_nodes(self) -> bool:
         """Whether it trains on what is idle."""
-        return any(job.id == self.id for job in idle_nodes.on_idle_nodes(self.seen, self.config))
+        return any(
+            job.id == self.id for job in idle_nodes.on_idle_nodes(self.observation, self.config)
+        )
 
     @cached_property
     def plan(self) -> JobPlan | None:

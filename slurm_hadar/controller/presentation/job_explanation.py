@@ -20,7 +20,7 @@ from slurm_hadar.controller.journal.entry import (
     is_in_vain,
 )
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
@@ -70,22 +70,22 @@ class Source(Protocol):
     def own_uid(self) -> int:
         """The controller's user."""
 
-    def observe(self) -> Observed:
+    def observe(self) -> Observation:
         """What Slurm shows."""
 
-    def snapshot(self, seen: Observed) -> Snapshot:
+    def snapshot(self, observation: Observation) -> Snapshot:
         """What the policy sees of it."""
 
 
 def explanation_of(controller: Source, id_: str) -> Explanation:
     """All that is known of one job. Raises UsageError for a job that is not there or not ours."""
-    seen = controller.observe()
-    id_ = named(seen, id_)
-    job = seen.jobs.get(id_)
+    observation = controller.observe()
+    id_ = named(observation, id_)
+    job = observation.jobs.get(id_)
     history = controller.store.history(id_)
     older = len(history) - _EXPLAINED
     if job is None:
-        no_array(seen, id_)
+        no_array(observation, id_)
         ended = "; it has ended" if history else ""
         if history or controller.store.decisions.of(id_):
             ended += f". hadar doctor {id_} shows what is kept of it"
@@ -97,27 +97,29 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [
         gpu_use.too_small(job, known, memory),
-        bills.note(job, seen.partitions),
+        bills.note(job, observation.partitions),
         _no_copies(job.declaration or Declaration(), controller.config),
-        _age_not_restored(job, seen, controller.config),
+        _age_not_restored(job, observation, controller.config),
     ]
     hints = [hint for hint in hints if hint]
     if job.declaration is not None and job.declaration.may_move:
         cost = RestartCosts(controller.store.restarts.means()).of(
-            job, profile_key(job), seen.progress.get(id_)
+            job, profile_key(job), observation.progress.get(id_)
         )
-        again_s = done_again_s(job, seen)
+        again_s = done_again_s(job, observation)
         again = f"; a move now repeats {again_s:.0f} s of work besides" if again_s >= 1 else ""
         hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}{again}")
-    reason, moved = _reason(job, decision, history, seen, controller.config)
-    row = row_of(job, seen, decision, in_vain=moves_in_vain(history))
+    reason, moved = _reason(job, decision, history, observation, controller.config)
+    row = row_of(job, observation, decision, in_vain=moves_in_vain(history))
     if older > 0:
         hints.append(f"{older} older lines of its history: hadar doctor {id_}")
     return Explanation(
         # Where it was is no answer.
         row=replace(row, here={}, nodes="") if moved else row,
         declaration=_declared(job.declaration or Declaration()),
-        rates=rate_rows(id_, seen, controller.snapshot(seen), controller.rates, controller.config),
+        rates=rate_rows(
+            id_, observation, controller.snapshot(observation), controller.rates, controller.config
+        ),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=reason,
@@ -125,11 +127,11 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         notes=[
             *not_steered(job),
             *hints,
-            *changed(job, seen, controller.config),
-            *undo(job, seen, controller.config),
+            *changed(job, observation, controller.config),
+            *undo(job, observation, controller.config),
         ],
-        gpus=gpu_use.rows(seen, job, known),
-        as_of_s=seen.now,
+        gpus=gpu_use.rows(observation, job, known),
+        as_of_s=observation.now,
     )
 
 
@@ -144,11 +146,11 @@ def _no_copies(declared: Declaration, config: Config) -> str:
     )
 
 
-def _age_not_restored(job: Job, seen: Observed, config: Config) -> str:
+def _age_not_restored(job: Job, observation: Observation, config: Config) -> str:
     """That a move costs the job its age in the queue, where the controller may not lower its Nice
     for that (per-user mode); else empty."""
     movable = job.declaration is not None and job.declaration.may_move and job.managed
-    if not (movable and config.site.rights == "user" and seen.age.weight):
+    if not (movable and config.site.rights == "user" and observation.age.weight):
         return ""
     rest = "its priority grows from there anew, since only an operator's controller restores it"
     if job.state is JobState.RUNNING:
@@ -171,25 +173,31 @@ def reason_now(job: Job, decision: Decision) -> str:
 
 
 def _reason(
-    job: Job, decision: Decision | None, history: list[Entry], seen: Observed, config: Config
+    job: Job,
+    decision: Decision | None,
+    history: list[Entry],
+    observation: Observation,
+    config: Config,
 ) -> tuple[str, bool]:
     """Why the job is where it is, and whether it has been moved since it was seen."""
     decided = reason_now(job, decision) if decision else ""
     moves = (one for one in history if one.kind == Kind.MOVE.value)
     if (entry := next(moves, None)) is not None:
         if move_text.is_under_way(entry, job):
-            return move_text.under_way(entry, seen, config), False
-        if moved := move_text.moved_since(entry, seen):
+            return move_text.under_way(entry, observation, config), False
+        if moved := move_text.moved_since(entry, observation):
             return f"{moved}; {decided}".removesuffix("; "), True
     return decided, False
 
 
-def named(seen: Observed, id_: str) -> str:
+def named(observation: Observation, id_: str) -> str:
     """The id of the job that a person means: a task of an array is also known by its own job ID
     (``SLURM_JOB_ID``). What names a whole array, or no job, stays as it is."""
-    if id_ in seen.jobs or any(str(job.array_job_id) == id_ for job in seen.jobs.values()):
+    if id_ in observation.jobs or any(
+        str(job.array_job_id) == id_ for job in observation.jobs.values()
+    ):
         return id_
-    return next((job.id for job in seen.jobs.values() if str(job.raw_id) == id_), id_)
+    return next((job.id for job in observation.jobs.values() if str(job.raw_id) == id_), id_)
 
 
 def not_steered(job: Job) -> list[str]:
@@ -198,9 +206,9 @@ def not_steered(job: Job) -> list[str]:
     return [f"Not steered: {why}"] if why else []
 
 
-def no_array(seen: Observed, id_: str) -> None:
+def no_array(observation: Observation, id_: str) -> None:
     """Raises UsageError where ``id_`` is an array of several jobs."""
-    tasks = [other.id for other in seen.jobs.values() if str(other.array_job_id) == id_]
+    tasks = [other.id for other in observation.jobs.values() if str(other.array_job_id) == id_]
     if tasks:
         tasks.sort(key=lambda task: (len(task), task))
         more = len(tasks) - _NAMED_TASKS
@@ -226,21 +234,21 @@ def plain(result: StatusRow | Explanation) -> dict[str, object]:
 
 
 def row_of(
-    job: Job, seen: Observed, decision: Decision | None, age: str = "", in_vain: int = 0
+    job: Job, observation: Observation, decision: Decision | None, age: str = "", in_vain: int = 0
 ) -> StatusRow:
     """One managed job as ``hadar status`` shows it. ``age``: when its decision was made, such as
     ``decided 5 s ago``; empty where that is of now and no time is said. ``in_vain``: its moves
     after which Slurm did not start it where it should go, as far as they are known."""
-    progress = seen.progress.get(job.id)
+    progress = observation.progress.get(job.id)
     declared = job.declaration or Declaration()
-    steered = seen.steered(job.id)
+    steered = observation.steered(job.id)
     total = declared.total_samples if progress else 0
     waits = job.state is JobState.PENDING and bool(job.reason)
     decided = reason_now(job, decision) if decision else ""
     if age and decided:
         decided = f"{age}: {decided}"
     why = (
-        gpu_use.in_vain(seen, job.id),
+        gpu_use.in_vain(observation, job.id),
         f"not steered: {job.outside}" if job.outside else "",
         f"Slurm: {job.reason}" if waits and not decided.endswith(f": {job.reason}") else "",
         decided,
@@ -250,7 +258,7 @@ def row_of(
         user=job.user,
         name=job.name,
         state=job.slurm_state,
-        here=gpus_of(job, seen.nodes),
+        here=gpus_of(job, observation.nodes),
         nodes=",".join(job.nodes),
         planned=steered.gpus,
         done=_done(progress, total),
@@ -299,11 +307,11 @@ def move_row(entry: Entry) -> MoveRow:
     return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(parts))
 
 
-def changed(job: Job, seen: Observed, config: Config) -> list[str]:
+def changed(job: Job, observation: Observation, config: Config) -> list[str]:
     """The fields of a job's request that hbatch or the controller changed: ``Partition: v100,k80
     (asked for: gpu)``."""
-    steered = seen.record_of(job.id)
-    was = _asked_for(job, seen, config)
+    steered = observation.record_of(job.id)
+    was = _asked_for(job, observation, config)
     present = {key: job_updates.present(job, steered, key) for key in was}
     found = [
         f"{key}: {present[key] or _NOTHING} (asked for: {value or _NOTHING})"
@@ -330,10 +338,10 @@ def _why_nice(job: Job, steered: Steering, own: str) -> str:
     return f": it has {later} place in the queue, exchanged with managed jobs (queue.exchange)"
 
 
-def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:
+def _asked_for(job: Job, observation: Observation, config: Config) -> Mapping[str, str]:
     """The owner's value of each field that was changed; of a job that opted out only of those that
     the opt-out could not restore."""
-    steered = seen.record_of(job.id)
+    steered = observation.record_of(job.id)
     was = job_updates.asked_for(job, steered, config)
     if not job.opted_out:
         return was
@@ -346,9 +354,9 @@ def _asked_for(job: Job, seen: Observed, config: Config) -> Mapping[str, str]:
     }
 
 
-def undo(job: Job, seen: Observed, config: Config) -> list[str]:
+def undo(job: Job, observation: Observation, config: Config) -> list[str]:
     """How to take back by hand what we did to a job, in Slurm's own commands."""
-    was = _asked_for(job, seen, config)
+    was = _asked_for(job, observation, config)
     over = job.opted_out or job.state is JobState.FINISHED
     whole = f"; all tasks of its array: hadar optout {job.array_job_id}" if job.array_job_id else ""
     notes = [] if over else [f"To opt it out: hadar optout {job.id}{whole}"]
@@ -357,11 +365,11 @@ def undo(job: Job, seen: Observed, config: Config) -> list[str]:
         return notes
     if runs and not job.requeue:
         return [*notes, "By hand: nothing while it runs, as Requeue=0 (--no-requeue)"]
-    was = within_types(job, seen.record_of(job.id), was, config, keeps_list=False)
+    was = within_types(job, observation.record_of(job.id), was, config, keeps_list=False)
     # A begin time would clear the age of a job that waits.
     fields = {**was, "StartTime": "now"} if runs else was
     try:
-        back = command_line(Update(job.id, fields), seen.slurm_version)
+        back = command_line(Update(job.id, fields), observation.slurm_version)
     except SlurmError as error:
         return [*notes, f"No command restores its request: {error}"]
     again = f"scontrol requeue {job.id}, which ends this attempt; a second after squeue shows PD: "

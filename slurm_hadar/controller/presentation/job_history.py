@@ -8,7 +8,7 @@ from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.job import Job, JobState
@@ -43,7 +43,7 @@ def missing_history(known: JobContext) -> Iterator[str]:
 def _events(known: JobContext) -> Iterator[Event]:
     job = known.job
     if job is not None:
-        yield from _of_slurm(job, known.seen)
+        yield from _of_slurm(job, known.observation)
     ends = [one.time_s for one in known.decisions[1:]]
     ends.append(known.last.time_s if known.last else 0.0)
     for one, until in zip(known.decisions, ends, strict=False):
@@ -52,14 +52,14 @@ def _events(known: JobContext) -> Iterator[Event]:
         yield _action(entry)
 
 
-def _of_slurm(job: Job, seen: Observed) -> Iterator[Event]:
+def _of_slurm(job: Job, observation: Observation) -> Iterator[Event]:
     if job.submit_s:
         yield Event(job.submit_s, "requeued" if job.restarts else "submitted")
     if job.start_s and job.state is not JobState.PENDING:
-        yield Event(job.start_s, "started", reconciliation.where(job, seen))
+        yield Event(job.start_s, "started", reconciliation.where(job, observation))
     if job.state is JobState.FINISHED and job.end_s:
         yield Event(job.end_s, "ended", job.slurm_state)
-    progress = seen.progress.get(job.id)
+    progress = observation.progress.get(job.id)
     if progress is None:
         return
     if progress.checkpoint is not None:

@@ -15,7 +15,7 @@ from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED, REFUSED
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import job_explanation, job_history, move_text
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
@@ -37,9 +37,9 @@ def of_controller(controller: job_explanation.Source, id_: str, fault: str = "")
     did not. Raises UsageError for an unknown job."""
     store = controller.store
     config = controller.config
-    seen = controller.observe()
-    id_ = job_explanation.named(seen, id_)
-    known = _known(config, seen, id_, config.controller_uid)
+    observation = controller.observe()
+    id_ = job_explanation.named(observation, id_)
+    known = _known(config, observation, id_, config.controller_uid)
     job = known.job
     if job is not None and known.config.site.rights == "user" and job.uid != controller.own_uid:
         raise UsageError(f"job {id_} is another user's; this controller runs in per-user mode")
@@ -49,7 +49,7 @@ def of_controller(controller: job_explanation.Source, id_: str, fault: str = "")
             entries=tuple(reversed(store.history(id_))),
             decisions=tuple(store.decisions.of(id_)),
             last=store.decisions.last().get(id_),
-            omitted=omitted_types(id_, seen, controller.snapshot(seen), config)
+            omitted=omitted_types(id_, observation, controller.snapshot(observation), config)
             if job is not None and job.state is JobState.PENDING
             else {},
             fault=fault,
@@ -61,44 +61,46 @@ def of_owner(config: Config, cluster: Cluster, id_: str, now: float) -> JobRepor
     """Made for the job's owner without the controller's file; None where the job is another
     user's."""
     uid = os.getuid()
-    seen = observe_as_owner(config, cluster, now)
-    id_ = job_explanation.named(seen, id_)
-    job = seen.jobs.get(id_)
-    job_explanation.no_array(seen, id_)
+    observation = observe_as_owner(config, cluster, now)
+    id_ = job_explanation.named(observation, id_)
+    job = observation.jobs.get(id_)
+    job_explanation.no_array(observation, id_)
     if job is None or job.uid != uid:
         return None
-    return _report_of(replace(_known(config, seen, id_, controllers_uid(config)), journal=False))
+    return _report_of(
+        replace(_known(config, observation, id_, controllers_uid(config)), journal=False)
+    )
 
 
-def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observed:
+def observe_as_owner(config: Config, cluster: Cluster, now: float) -> Observation:
     """What Slurm shows to the caller, and what the files of the caller's jobs say. Raises
     SlurmError."""
     uid = os.getuid()
-    seen = observed.read(cluster, now, config, uid)
-    mine = [job for job in seen.jobs.values() if job.uid == uid and job.managed]
+    observation = observed.read(cluster, now, config, uid)
+    mine = [job for job in observation.jobs.values() if job.uid == uid and job.managed]
     ours = steering_store.of_jobs(config, mine)
     changed = rollout.changed(ours)
-    jobs = interactive.applied(seen.jobs, config.guards, changed)
+    jobs = interactive.applied(observation.jobs, config.guards, changed)
     return replace(
-        seen,
+        observation,
         jobs=rollout.applied(jobs, config.rollout, changed),
         progress=read_all_progress(config.site.exchange_dir, {job.id: uid for job in mine}),
         steering=ours,
         opted_out=steering_store.of_jobs(
-            config, (job for job in seen.opted_out_jobs().values() if job.uid == uid)
+            config, (job for job in observation.opted_out_jobs().values() if job.uid == uid)
         ),
     )
 
 
-def _known(config: Config, seen: Observed, id_: str, uid: int) -> JobContext:
+def _known(config: Config, observation: Observation, id_: str, uid: int) -> JobContext:
     beat = read_heartbeat(config.site.exchange_dir, uid)
-    return JobContext(id_, seen, config, uid, beat)
+    return JobContext(id_, observation, config, uid, beat)
 
 
 def _report_of(known: JobContext) -> JobReport:
-    seen, job = known.seen, known.job
+    observation, job = known.observation, known.job
     if job is None:
-        job_explanation.no_array(seen, known.id)
+        job_explanation.no_array(observation, known.id)
         if not known.entries and not known.decisions:
             raise UnknownJobError(
                 f"Slurm shows no job {known.id}, and the journal knows none; "
@@ -107,14 +109,14 @@ def _report_of(known: JobContext) -> JobReport:
     return JobReport(
         id=known.id,
         state=job.slurm_state if job else NOT_SHOWN,
-        reported_s=seen.now,
+        reported_s=observation.now,
         facts=tuple(_facts(known)),
         events=tuple(job_history.events(known)),
         missing_history=tuple(job_history.missing_history(known)),
         now=tuple(_now(known)),
         next=tuple(_next(known)),
         problems=tuple(problems(known)),
-        undo=tuple(job_explanation.undo(job, seen, known.config))
+        undo=tuple(job_explanation.undo(job, observation, known.config))
         if job and (job.managed or job.opted_out) and not _over(job)
         else (),
     )
@@ -125,20 +127,20 @@ def _over(job: Job) -> bool:
 
 
 def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
-    job, seen = known.job, known.seen
+    job, observation = known.job, known.observation
     if job is None:
         return
     in_vain = job_explanation.moves_in_vain(known.entries)
-    row = job_explanation.row_of(job, seen, None, in_vain=in_vain)
+    row = job_explanation.row_of(job, observation, None, in_vain=in_vain)
     yield "Name", f"{formats.short_name(row.name)} ({row.user})"
     yield "Partition", ",".join(job.partitions)
     if job.declaration is not None:
         words = " ".join(f"{key}={value}" for key, value in job.declaration.assignments().items())
         yield "Declared", words or "opted in by its partition"
-    for line in job_explanation.changed(job, seen, known.config):
+    for line in job_explanation.changed(job, observation, known.config):
         yield "Changed", line
     if row.here:
-        yield "Runs on", reconciliation.where(job, seen)
+        yield "Runs on", reconciliation.where(job, observation)
     if row.done is not None:
         yield "Done", formats.percent(row.done)
     if row.samples_per_s:
@@ -159,14 +161,14 @@ def _now(known: JobContext) -> Iterator[str]:
         return
     reason = f", {job.reason}" if job.reason not in ("", "None") else ""
     if job.state is JobState.RUNNING:
-        stood = formats.duration(max(0.0, known.seen.now - job.start_s))
-        yield f"{job.slurm_state} on {reconciliation.where(job, known.seen)} for {stood}"
+        stood = formats.duration(max(0.0, known.observation.now - job.start_s))
+        yield f"{job.slurm_state} on {reconciliation.where(job, known.observation)} for {stood}"
     else:
         yield f"{job.slurm_state}{reason}"
     if _over(job):
         return
     if known.under_way is not None:
-        yield move_text.under_way(known.under_way, known.seen, known.config)
+        yield move_text.under_way(known.under_way, known.observation, known.config)
     elif job.opted_out:
         yield f"its owner opted it out, so it is not changed; to opt in: {_opt_in(job)}"
     elif not job.managed:
@@ -189,7 +191,7 @@ def _opt_in(job: Job) -> str:
 
 
 def _next(known: JobContext) -> Iterator[str]:
-    job, config, now = known.job, known.config, known.seen.now
+    job, config, now = known.job, known.config, known.observation.now
     if job is None or _over(job) or not job.managed:
         return
     under_way = known.under_way
@@ -205,7 +207,7 @@ def _next(known: JobContext) -> Iterator[str]:
 
 
 def _of_move(entry: Entry, known: JobContext) -> str:
-    match move_text.stage(entry, known.seen):
+    match move_text.stage(entry, known.observation):
         case "asked":
             wait = move_text.allowed_s(entry, known.config)
             return f"It was asked to save; if it does not within {wait:.0f} s it stays where it is."
@@ -215,7 +217,7 @@ def _of_move(entry: Entry, known: JobContext) -> str:
 
 
 def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:
-    steered, now = known.seen.steered(job.id), known.seen.now
+    steered, now = known.observation.steered(job.id), known.observation.now
     if job.not_before_s > now and known.under_way is not None:
         at = formats.moment(job.not_before_s)
         yield (
@@ -235,7 +237,7 @@ def _of_waiting(job: Job, known: JobContext) -> Iterator[str]:
 
 
 def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
-    progress, declared = known.seen.progress.get(job.id), job.declaration
+    progress, declared = known.observation.progress.get(job.id), job.declaration
     if progress and declared and progress.rate and declared.total_samples > progress.samples:
         left = (declared.total_samples - progress.samples) / progress.rate
         yield (

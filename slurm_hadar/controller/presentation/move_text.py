@@ -6,7 +6,7 @@ from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, acknowledged
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.at_risk import UNASKED
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.reports import formats
@@ -26,34 +26,38 @@ def is_under_way(entry: Entry, job: Job | None) -> bool:
     return bool(sent) and job is not None and job.state is JobState.PENDING
 
 
-def moved_since(entry: Entry, seen: Observed) -> str:
-    """That a move came to its end after ``seen``, as in the tick that a daemon answers of; else
-    empty."""
-    if entry.outcome != MOVED or not entry.details.get("gpus") or entry.changed_s <= seen.now:
+def moved_since(entry: Entry, observation: Observation) -> str:
+    """That a move came to its end after ``observation``, as in the tick that a daemon answers of;
+    else empty."""
+    if (
+        entry.outcome != MOVED
+        or not entry.details.get("gpus")
+        or entry.changed_s <= observation.now
+    ):
         return ""
     meant = steering_of(entry.details, 0.0)
     where = job_updates.placement_text(meant.gpus, list(meant.nodes))
     return f"moved to {where} since the controller last looked at Slurm"
 
 
-def stage(entry: Entry, seen: Observed) -> str:
+def stage(entry: Entry, observation: Observation) -> str:
     """How far the job of a move is, which the tick that carries it on may not know yet: ``asked``
     (of a job that is not asked: nothing yet), ``saved`` or ``requeued``."""
-    job = seen.jobs.get(entry.job)
+    job = observation.jobs.get(entry.job)
     waits = job is not None and job.state is JobState.PENDING
     if entry.phase != "asked" or waits:
         return "requeued"
-    return "saved" if acknowledged(entry, seen.progress.get(entry.job)) else "asked"
+    return "saved" if acknowledged(entry, observation.progress.get(entry.job)) else "asked"
 
 
-def under_way(entry: Entry, seen: Observed, config: Config) -> str:
+def under_way(entry: Entry, observation: Observation, config: Config) -> str:
     """Where a move stands and what comes next: ``asked to save 12 s ago, may take 60 s, then moves
     to 1 x v100 on v1``."""
     meant = steering_of(entry.details, 0.0)
     where = job_updates.placement_text(meant.gpus, list(meant.nodes))
     then = f"moves to {where}" if meant.gpus else "makes way for other jobs"
-    ago = formats.duration(max(0.0, seen.now - entry.changed_s))
-    reached = stage(entry, seen)
+    ago = formats.duration(max(0.0, observation.now - entry.changed_s))
+    reached = stage(entry, observation)
     if reached == "requeued":
         # One that requeued itself did so since it was asked.
         when = f" {ago} ago" if entry.phase != "asked" else ""

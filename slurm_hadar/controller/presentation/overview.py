@@ -21,7 +21,7 @@ from slurm_hadar.controller.journal.entry import (
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.group_problems import group_problems
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import job_explanation, move_text
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
@@ -76,7 +76,7 @@ class Sight:
     ``nodes``: those of users who see all jobs, once they are made; ``accounting``: what the latest
     tick found wrong with the accounting database, as the store keeps it."""
 
-    seen: Observed
+    observation: Observation
     config: Config
     controller: ControllerState
     source: str
@@ -92,13 +92,13 @@ class Sight:
 
 def overview(sight: Sight, viewer: Viewer) -> Overview:
     """All that this user may see."""
-    seen = sight.seen
+    observation = sight.observation
     moving = {
         one.job: one
         for one in sight.entries or ()
-        if move_text.is_under_way(one, seen.jobs.get(one.job))
+        if move_text.is_under_way(one, observation.jobs.get(one.job))
     }
-    visible = [job for job in seen.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
+    visible = [job for job in observation.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
     others = [job for job in visible if not job.managed]
     states = Counter(job.state for job in visible)
     of_others = Counter(job.state for job in others)
@@ -111,10 +111,10 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         moves = _todays(sight.entries, sight, viewer)
     trust = None if sight.trust is None else sight.trust.get(viewer.uid, 1.0)
     return Overview(
-        observed_s=seen.now,
+        observed_s=observation.now,
         source=sight.source,
         controller=sight.controller,
-        gpus=() if viewer.hidden_nodes else gpus(seen, sight.config, rows),
+        gpus=() if viewer.hidden_nodes else gpus(observation, sight.config, rows),
         managed=_by_state(states - of_others),
         others=_by_state(of_others),
         today=moves,
@@ -123,7 +123,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         rollout=rollout.description(sight.config.rollout, visible),
         interactive=sum(bool(interactive.why(job, sight.config.guards)) for job in others),
         # Slurm may hide partitions and nodes from others.
-        group_problems=list(group_problems(seen, sight.config).values())
+        group_problems=list(group_problems(observation, sight.config).values())
         if viewer.everything
         else [],
         accounting=_accounting(sight) if viewer.everything else "",
@@ -150,19 +150,21 @@ def controller_state(beat: Heartbeat | None, now: float) -> ControllerState:
     return ControllerState(alive if is_fresh(beat, now) else "silent", beat.host, beat.time)
 
 
-def gpus(seen: Observed, config: Config, rows: Mapping[str, StatusRow]) -> list[GpuCounts]:
+def gpus(
+    observation: Observation, config: Config, rows: Mapping[str, StatusRow]
+) -> list[GpuCounts]:
     """The cluster's GPUs by type. ``rows``: of the managed jobs, for what is planned."""
     total, used, down, filled, planned = (Counter[str]() for _ in range(5))
-    for node in seen.nodes.values():
+    for node in observation.nodes.values():
         for kind, count in node.gpus.items():
             total[kind] += count
             taken = min(count, node.gpus_used.get(kind, 0))
             used[kind] += taken
             if not node.usable:
                 down[kind] += count - taken
-    for job in idle_nodes.on_idle_nodes(seen, config):
+    for job in idle_nodes.on_idle_nodes(observation, config):
         if job.state is JobState.RUNNING:
-            filled.update(by_type(placed(job, seen.nodes)))
+            filled.update(by_type(placed(job, observation.nodes)))
     for row in rows.values():
         if row.planned and dict(row.planned) != dict(row.here):
             planned.update(row.planned)
@@ -198,7 +200,7 @@ def outcome_of(entry: Entry) -> str:
     return "not saved" if entry.outcome.startswith(NOT_SAVED) else NOT_CARRIED_OUT
 
 
-def today(entries: Iterable[Entry], seen: Observed) -> MovesToday:
+def today(entries: Iterable[Entry], observation: Observation) -> MovesToday:
     """What the moves among these entries, and the stops, came to.
 
     Lost: the seconds without training and those of work done again, times the GPUs that the job had
@@ -207,7 +209,7 @@ def today(entries: Iterable[Entry], seen: Observed) -> MovesToday:
     both.
     """
     found = Counter(outcome_of(entry) for entry in entries)
-    gained = sum(gained_gpu_s(entry, seen) for entry in entries)
+    gained = sum(gained_gpu_s(entry, observation) for entry in entries)
     lost = sum(lost_gpu_s(entry) for entry in entries)
     order = {name: found[name] for name in OUTCOMES if found[name]}
     return MovesToday(order, gained / 3600, lost / 3600)
@@ -220,15 +222,15 @@ def lost_gpu_s(entry: Entry) -> float:
     return max(0.0, seconds) * _before(entry)
 
 
-def gained_gpu_s(entry: Entry, seen: Observed) -> float:
+def gained_gpu_s(entry: Entry, observation: Observation) -> float:
     """GPU-seconds that a move has saved so far, see :func:`today`; below 0 where it made slower."""
-    job, restarts = seen.jobs.get(entry.job), entry.details.get("restarts")
+    job, restarts = observation.jobs.get(entry.job), entry.details.get("restarts")
     if job is None or not isinstance(restarts, int):
         return 0.0
     if job.restarts != restarts + 1 or job.state is JobState.PENDING:
         # It has left that place, and how long it was there is not steering_store.
         return 0.0
-    until = min(seen.now, job.end_s) if job.end_s > job.start_s else seen.now
+    until = min(observation.now, job.end_s) if job.end_s > job.start_s else observation.now
     return gained_gpus(entry) * max(0.0, until - job.start_s)
 
 
@@ -266,12 +268,12 @@ def _todays(entries: Sequence[Entry], sight: Sight, viewer: Viewer) -> MovesToda
     """Of the whole cluster, the same for all; under PrivateData of the user's own jobs, those that
     have ended too."""
     if viewer.everything or not viewer.hidden_jobs:
-        return today(entries, sight.seen)
-    shown = sight.seen.jobs
+        return today(entries, sight.observation)
+    shown = sight.observation.jobs
     ended = {entry.job for entry in entries} - shown.keys()
     own = ended & set(sight.owned(viewer.uid)) if ended else set()
     own |= {id_ for id_, job in shown.items() if job.uid == viewer.uid}
-    found = today([entry for entry in entries if entry.job in own], sight.seen)
+    found = today([entry for entry in entries if entry.job in own], sight.observation)
     return replace(found, own=True)
 
 
@@ -289,7 +291,7 @@ def _shared_row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Ent
 
 def _age(decision: Decision, sight: Sight) -> str:
     """When it was decided, as :func:`job_explanation.row_of` takes it."""
-    ago = f"{formats.duration(max(0.0, sight.seen.now - decision.time_s))} ago"
+    ago = f"{formats.duration(max(0.0, sight.observation.now - decision.time_s))} ago"
     if not sight.controller.alive:
         # What a controller answers is of its last tick, not of now.
         asked = sight.source != CONTROLLER
@@ -305,10 +307,12 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     entry = moving.get(job.id) if in_full else None
     if entry is not None:
         where = job_updates.placement_text(steering_of(entry.details, 0.0).gpus)
-        text = move_text.under_way(entry, sight.seen, sight.config)
+        text = move_text.under_way(entry, sight.observation, sight.config)
         decision = Decision(job.id, entry.changed_s, where, text)
     age = "" if decision is None else _age(decision, sight)
-    row = job_explanation.row_of(job, sight.seen, decision, age, sight.in_vain.get(job.id, 0))
+    row = job_explanation.row_of(
+        job, sight.observation, decision, age, sight.in_vain.get(job.id, 0)
+    )
     # A job may run elsewhere than it was sent.
     said = decision is not None and decision.placement not in NOWHERE
     if decision is not None and said and (entry or not row.planned or row.here):

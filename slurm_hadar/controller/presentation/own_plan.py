@@ -31,7 +31,7 @@ def own_plan(report: TickReport, ids: Collection[str]) -> OwnPlan:
         # Of the whole cluster, which this is not.
         if not line.startswith(tick_text.IDLE_NODES)
     ]
-    return OwnPlan(report.seen.now, lines, tick_text.summary(own))
+    return OwnPlan(report.observation.now, lines, tick_text.summary(own))
 
 
 def _of(report: TickReport, ids: Collection[str]) -> TickReport:

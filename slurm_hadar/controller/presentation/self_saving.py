@@ -88,7 +88,7 @@ def _may_be_ended_by_it(move: Entry, job: Job, allowed_s: float) -> bool:
 
 def watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
     """No watcher, or one that sees no checkpoint: such a job is not moved."""
-    now, progress = known.seen.now, known.seen.progress.get(job.id)
+    now, progress = known.observation.now, known.observation.progress.get(job.id)
     ran = now - job.start_s
     path = _path_of(job, declared)
     if ran <= FRESH_S:

@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import declared_list
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import bills
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
@@ -29,7 +29,7 @@ from slurm_hadar.reports.text import RateRow
 
 @dataclass(frozen=True)
 class _Round:
-    seen: Observed
+    observation: Observation
     shown: Snapshot
     config: Config
     omitted: Mapping[str, str]
@@ -37,7 +37,7 @@ class _Round:
 
 
 def rate_rows(
-    id_: str, seen: Observed, shown: Snapshot, rates: Rates, config: Config
+    id_: str, observation: Observation, shown: Snapshot, rates: Rates, config: Config
 ) -> list[RateRow]:
     """A row for each type and number of GPUs that a job accepts; none of one that takes no part in
     the round of ``shown``."""
@@ -47,11 +47,11 @@ def rate_rows(
     job, view = target.job, shown.view
     model, batch = profile_key(job), batch_of(job)
     # One in the middle of a move holds in the round what it moves to.
-    here = gpus_of(job, seen.nodes) if job.state is JobState.RUNNING else {}
+    here = gpus_of(job, observation.nodes) if job.state is JobState.RUNNING else {}
     speeds, _ = rates.rates_for([(job.uid, model, batch)], view.types, view.counts)
     # Of an unknown model only the ratios mean something.
     absolute = rates.anchored(model)
-    where = _Round(seen, shown, config, omitted_types(id_, seen, shown, config))
+    where = _Round(observation, shown, config, omitted_types(id_, observation, shown, config))
     able = [c for c, count in enumerate(view.counts) if count in target.request.counts]
     fastest = float(speeds[0][:, able].max(initial=0.0)) or 1.0
     found = []
@@ -106,7 +106,7 @@ def _why_not_used(
     open_ = view.jobs.groups[row][view.nodes.group]
     most = max(
         (
-            where.seen.nodes[name].gpus.get(kind, 0)
+            where.observation.nodes[name].gpus.get(kind, 0)
             for name, is_open in zip(view.nodes.names, open_, strict=True)
             if is_open
         ),
@@ -128,7 +128,9 @@ def _why_not_used(
         return "it cannot run so"
     alone = np.where(used > 0, speeds, 0.0)
     alone[cell] = speeds[cell]
-    affordable = bills.affordable(alone[None], [target], where.seen, view.types, view.counts)[0]
+    affordable = bills.affordable(
+        alone[None], [target], where.observation, view.types, view.counts
+    )[0]
     if not affordable[cell]:
         return "it would be billed more than its request could be (TRESBillingWeights)"
     requeues = ", its requeues counted" if declared.max_requeues else ""
@@ -139,16 +141,16 @@ def _owners_list(target: SchedulableJob, kind: str, where: _Round) -> str:
     """That partitions which the job's owner set have no node of a type, and what sets others; empty
     where it is not that."""
     job, names, config = target.job, target.request.partitions, where.config
-    if "Partition" not in where.seen.steered(job.id).foreign or kind in _types(
-        {*names}, where.seen
+    if "Partition" not in where.observation.steered(job.id).foreign or kind in _types(
+        {*names}, where.observation
     ):
         return ""
     said = f"its owner chose the partition{'s'[: len(names) > 1]} {','.join(names)} (scontrol)"
     declared = job.declaration or Declaration()
     every = declared_list(declared, config)
     # hbatch's own list is ordered again.
-    opens = declared.listed if kind in _types({*declared.listed}, where.seen) else every
-    if kind not in _types({*opens}, where.seen):
+    opens = declared.listed if kind in _types({*declared.listed}, where.observation) else every
+    if kind not in _types({*opens}, where.observation):
         return said
     when = "" if job.state is JobState.PENDING else "once it waits again, "
     return f"{said}; {when}scontrol update JobId={job.id} Partition={','.join(opens)} opens others"
@@ -160,13 +162,15 @@ _RETURNED = (
 )
 
 
-def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> Mapping[str, str]:
+def omitted_types(
+    id_: str, observation: Observation, shown: Snapshot, config: Config
+) -> Mapping[str, str]:
     """GPU type -> why the job may not have it, and how its owner accepts it: of the types that the
     list of partitions of a job with ``types=any`` omits for their speed."""
     target = shown.schedulable.get(id_)
     if target is None or target.job.declaration is None:
         return {}
-    if "Partition" in seen.steered(id_).foreign:
+    if "Partition" in observation.steered(id_).foreign:
         # It is its owner's list.
         return {}
     groups, listed = config.partitions.groups, set(target.request.partitions)
@@ -174,8 +178,8 @@ def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> 
     if not listed < members:
         return {}
     own = target.request.constraint
-    mine = _types(listed, seen)
-    others = {k for k in _types(members - listed, seen) if not excludes(own, {k}, config)}
+    mine = _types(listed, observation)
+    others = {k for k in _types(members - listed, observation) if not excludes(own, {k}, config)}
     every = ",".join(sorted(mine | others))
     back = dict.fromkeys(shown.returned.get(id_, ()), _RETURNED)
     return back | {
@@ -186,5 +190,5 @@ def omitted_types(id_: str, seen: Observed, shown: Snapshot, config: Config) -> 
     }
 
 
-def _types(partitions: set[str], seen: Observed) -> set[str]:
-    return {kind for name in partitions for kind in seen.gpu_types.get(name, ())}
+def _types(partitions: set[str], observation: Observation) -> set[str]:
+    return {kind for name in partitions for kind in observation.gpu_types.get(name, ())}

@@ -7,7 +7,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.lock import controllers_uid
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import job_explanation, job_report
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.domain.declaration import Declaration
@@ -36,10 +36,10 @@ def status(config: Config, cluster: Cluster, now: float) -> Overview:
 def sight(config: Config, cluster: Cluster, now: float) -> Sight:
     """What :func:`status` shows, before it is. Raises SlurmError."""
     uid = os.getuid()
-    seen = job_report.observe_as_owner(config, cluster, now)
+    observation = job_report.observe_as_owner(config, cluster, now)
     beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
-    decided = dict(_decisions(config, (j for j in seen.jobs.values() if j.uid == uid)))
-    return Sight(seen, config, controller_state(beat, now), SLURM, decided)
+    decided = dict(_decisions(config, (j for j in observation.jobs.values() if j.uid == uid)))
+    return Sight(observation, config, controller_state(beat, now), SLURM, decided)
 
 
 def explain(
@@ -48,11 +48,11 @@ def explain(
     """One of the caller's own jobs; ``why`` Slurm was asked and no controller. Raises UsageError
     for another one."""
     uid = os.getuid()
-    seen = job_report.observe_as_owner(config, cluster, now)
-    id_ = job_explanation.named(seen, id_)
-    job = seen.jobs.get(id_)
+    observation = job_report.observe_as_owner(config, cluster, now)
+    id_ = job_explanation.named(observation, id_)
+    job = observation.jobs.get(id_)
     if job is None or job.uid != uid:
-        job_explanation.no_array(_of(seen, uid), id_)
+        job_explanation.no_array(_of(observation, uid), id_)
         raise UnknownJobError(
             f"Slurm shows no job {id_} of yours; squeue --me shows those that wait and run, and "
             "only its owner and the operator see what was decided on a job"
@@ -62,24 +62,24 @@ def explain(
     beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
     old = "" if controller_state(beat, now).alive else "OLD: no controller is alive. "
     return Explanation(
-        row=job_explanation.row_of(job, seen, None),
+        row=job_explanation.row_of(job, observation, None),
         declaration=list((job.declaration or Declaration()).assignments().items()),
         decided_s=decision.time_s if decision else 0.0,
         decision=decision.placement if decision else "",
         reason=old + job_explanation.reason_now(job, decision) if decision else "",
         notes=[
             *job_explanation.not_steered(job),
-            *job_explanation.changed(job, seen, config),
-            *job_explanation.undo(job, seen, config),
+            *job_explanation.changed(job, observation, config),
+            *job_explanation.undo(job, observation, config),
             f"Source: Slurm and the job's own files; {why}",
         ],
         as_of_s=now,
     )
 
 
-def _of(seen: Observed, uid: int) -> Observed:
-    jobs = {id_: job for id_, job in seen.jobs.items() if job.uid == uid}
-    return Observed(seen.now, jobs, seen.nodes, seen.partitions)
+def _of(observation: Observation, uid: int) -> Observation:
+    jobs = {id_: job for id_, job in observation.jobs.items() if job.uid == uid}
+    return Observation(observation.now, jobs, observation.nodes, observation.partitions)
 
 
 def _decisions(config: Config, jobs: Iterator[Job] | list[Job]) -> Iterator[tuple[str, Decision]]:

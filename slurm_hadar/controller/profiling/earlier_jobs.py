@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from slurm_hadar.controller.journal.ended_jobs_table import EndedJob, EndedJobsTable
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.assumed_work import EarlierJobs, Likeness, likeness
 from slurm_hadar.domain.job import Job, JobState
 
@@ -47,14 +47,14 @@ class EarlierJobsLearner:
             self._drop(now)
         return self._alike
 
-    def learn(self, seen: Observed, attained: Mapping[str, float]) -> None:
+    def learn(self, observation: Observation, attained: Mapping[str, float]) -> None:
         """Take in the managed jobs that ended well. ``attained``: job -> its GPU-seconds.
 
         A job is shown for some minutes after its end, and its last report may come late.
         """
         added, learned = [], {}
-        for job in seen.jobs.values():
-            had, report = attained.get(job.id, 0.0), seen.progress.get(job.id)
+        for job in observation.jobs.values():
+            had, report = attained.get(job.id, 0.0), observation.progress.get(job.id)
             # One of a partition that opts jobs in shows no declaration any more.
             ours = job.managed or had > 0
             if not (job.state is JobState.FINISHED and ours and _ended_well(job)):
@@ -62,7 +62,7 @@ class EarlierJobsLearner:
             samples = float(report.samples) if report is not None else 0.0
             # Not every tick reads every report.
             samples = max(samples, self._learned.get(job.id, (0.0, 0.0))[1])
-            if job.end_s < seen.now - FORGOTTEN_S or not (samples > 0 or had > 0):
+            if job.end_s < observation.now - FORGOTTEN_S or not (samples > 0 or had > 0):
                 continue
             learned[job.id] = (job.end_s, samples)
             if self._learned.get(job.id) != learned[job.id]:
@@ -72,9 +72,9 @@ class EarlierJobsLearner:
         if not added:
             return
         self._kept |= {row.job: row for row in added}
-        removed = self._drop(seen.now)
+        removed = self._drop(observation.now)
         kept = [row for row in added if row.job in self._kept]
-        self._table.change(kept, removed, seen.now - FORGOTTEN_S)
+        self._table.change(kept, removed, observation.now - FORGOTTEN_S)
 
     def _drop(self, now: float) -> list[str]:
         """Drop what is too old or too much, from memory; which jobs."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.last_reports import LastReports
 from slurm_hadar.controller.journal.sampled_use import KEEP_S, SampledUses
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.domain.declaration import ANY
 from slurm_hadar.domain.job import Job, JobState
@@ -25,17 +25,21 @@ _MB_PER_GB = 1024.0
 _SAME_MEMORY = 1.02
 
 
-def present(seen: Observed, id_: str) -> TrainingUse | None:
+def present(observation: Observation, id_: str) -> TrainingUse | None:
     """What the present attempt of a running job does with its GPUs; None without samples."""
-    job, files, progress = seen.jobs[id_], seen.gpus.get(id_, ()), seen.progress.get(id_)
+    job, files, progress = (
+        observation.jobs[id_],
+        observation.gpus.get(id_, ()),
+        observation.progress.get(id_),
+    )
     if not files or job.state is not JobState.RUNNING:
         return None
     # A tick asks several times: for the profiles, for its policy on idle GPUs, for metrics and
     # answers to users.
-    basis = (job, files, progress, seen.now)
-    known = seen.uses.get(id_)
+    basis = (job, files, progress, observation.now)
+    known = observation.uses.get(id_)
     if known is None or any(a is not b for a, b in zip(known[0], basis, strict=True)):
-        known = seen.uses[id_] = (basis, _present(job, files, progress, seen.now))
+        known = observation.uses[id_] = (basis, _present(job, files, progress, observation.now))
     return known[1]
 
 
@@ -69,23 +73,25 @@ class GpuUseLearner:
         self.owners.write_again()
         self.sampled.forget_again()
 
-    def learn(self, seen: Observed) -> None:
+    def learn(self, observation: Observation) -> None:
         """Take in the use of running jobs; into the profiles of those with samples of all their
         GPUs, of one type."""
-        self._taken.forget_others(seen.gpus)
-        if self.sampled.forget(seen.now):
-            self.owners.forget(seen.now - KEEP_S)
-        self.owners.note((j for j in seen.jobs.values() if j.managed or j.outside), seen.now)
-        outside = [id_ for id_, job in seen.jobs.items() if job.outside]
-        self.sampled.note_outside(outside, seen.now)
+        self._taken.forget_others(observation.gpus)
+        if self.sampled.forget(observation.now):
+            self.owners.forget(observation.now - KEEP_S)
+        self.owners.note(
+            (j for j in observation.jobs.values() if j.managed or j.outside), observation.now
+        )
+        outside = [id_ for id_, job in observation.jobs.items() if job.outside]
+        self.sampled.note_outside(outside, observation.now)
         taken: dict[str, float] = {}
         sampled = []
-        for id_, files in seen.gpus.items():
-            job, use = seen.jobs[id_], present(seen, id_)
+        for id_, files in observation.gpus.items():
+            job, use = observation.jobs[id_], present(observation, id_)
             if use is None:
                 continue
             # Files of earlier attempts, on other nodes, are older and stay.
-            sampled_s = min(file.time for file in files if _current(file, job, seen.now))
+            sampled_s = min(file.time for file in files if _current(file, job, observation.now))
             new = sampled_s - max(self._taken.of(id_), job.start_s)
             if new <= 0:
                 continue
@@ -93,9 +99,9 @@ class GpuUseLearner:
             sampled.append((id_, sampled_s, use, min(new, use.seconds)))
             if use.gpus != job.gpu_count:
                 continue
-            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
+            kinds = {kind for gpus in placed(job, observation.nodes).values() for kind in gpus}
             if len(kinds) == 1:
-                progress = seen.progress.get(id_)
+                progress = observation.progress.get(id_)
                 ours = progress is not None and progress.restarts == job.restarts
                 batch = (progress.batch if progress and ours else None) or batch_of(job)
                 self.uses.record(
@@ -109,10 +115,10 @@ class GpuUseLearner:
         return self.uses.of(profile_key(job), job.uid)
 
 
-def in_vain(seen: Observed, id_: str) -> str:
+def in_vain(observation: Observation, id_: str) -> str:
     """That a job holds its GPUs for nothing, as text; empty where it does not, or without
     samples."""
-    use = present(seen, id_) if id_ in seen.gpus else None
+    use = present(observation, id_) if id_ in observation.gpus else None
     if use is None or use.seconds < _IN_VAIN_S or use.held_idle + use.unused < _IN_VAIN:
         return ""
     what = "held and idle" if use.held_idle >= use.unused else "not used"
@@ -120,10 +126,12 @@ def in_vain(seen: Observed, id_: str) -> str:
     return f"its GPUs were {what} for {share:.0%} of {formats.duration(use.seconds)}"
 
 
-def rows(seen: Observed, job: Job, known: Sequence[MeasuredGpuUse]) -> list[tuple[str, str]]:
+def rows(
+    observation: Observation, job: Job, known: Sequence[MeasuredGpuUse]
+) -> list[tuple[str, str]]:
     """(what, figures) of a job's GPUs, for ``hadar explain``."""
     found = []
-    now = present(seen, job.id)
+    now = present(observation, job.id)
     if now is not None:
         words = _words(
             now.utilization,

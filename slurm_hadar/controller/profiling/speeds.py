@@ -3,7 +3,7 @@
 import sqlite3
 
 from slurm_hadar.controller.journal.last_reports import LastReports
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import distance
 from slurm_hadar.controller.snapshot.eligibility import batch_of, placed, profile_key
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies
@@ -27,15 +27,15 @@ class SpeedLearner:
         self._learned.read_again()
         self._rates.read_again()
 
-    def learn(self, seen: Observed) -> None:
+    def learn(self, observation: Observation) -> None:
         """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
-        self._learned.forget_others(seen.jobs)
-        self._counted.forget_others(seen.jobs)
+        self._learned.forget_others(observation.jobs)
+        self._counted.forget_others(observation.jobs)
         self._rates.forget_unused()
         learned, counted = {}, {}
-        for id_, progress in seen.progress.items():
-            job = seen.jobs[id_]
-            kinds = {kind for gpus in placed(job, seen.nodes).values() for kind in gpus}
+        for id_, progress in observation.progress.items():
+            job = observation.jobs[id_]
+            kinds = {kind for gpus in placed(job, observation.nodes).values() for kind in gpus}
             new = progress.time - self._learned.of(id_)
             current = job.state is JobState.RUNNING and progress.restarts == job.restarts
             # What copies make together is no speed of that many GPUs side by side.
@@ -55,7 +55,7 @@ class SpeedLearner:
                 run=f"{job.id}.{job.restarts}",
                 is_known=self._counted.of(id_) == job.start_s,
             )
-            if distance.learn(seen, self._rates, job, sample) and self._rates.record(sample):
+            if distance.learn(observation, self._rates, job, sample) and self._rates.record(sample):
                 counted[id_] = job.start_s
         self._learned.keep(learned)
         self._counted.keep(counted)

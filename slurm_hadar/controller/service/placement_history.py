@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.placement_tables import StayTable, StoredStay
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Viewer
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
@@ -45,23 +45,23 @@ class PlacementHistory:
             self._stays = {_key(one): one for one in self._table.since(now - DAY_S)}
             self._watched = self._table.watched()
 
-    def record(self, seen: Observed) -> None:
+    def record(self, observation: Observation) -> None:
         """A tick is over. Raises sqlite3.Error where it could not be written."""
         if not self._watched:
-            self.read(seen.now)
+            self.read(observation.now)
         with self._lock:
             last = self._watched[-1] if self._watched else None
-            if last is not None and last[0] <= seen.now <= last[1] + _GAP_S:
-                self._watched[-1] = (last[0], seen.now)
+            if last is not None and last[0] <= observation.now <= last[1] + _GAP_S:
+                self._watched[-1] = (last[0], observation.now)
             else:
-                self._watched.append((seen.now, seen.now))
+                self._watched.append((observation.now, observation.now))
             here = {}
-            for job in seen.jobs.values():
+            for job in observation.jobs.values():
                 if job.state is JobState.RUNNING and job.gpus:
                     here[job.id, job.start_s, ",".join(job.nodes)] = job
-            ended = self._ended(seen, here, last[1] if last is not None else seen.now)
+            ended = self._ended(observation, here, last[1] if last is not None else observation.now)
             begun = [
-                _stay(job, key, seen)
+                _stay(job, key, observation)
                 for key, job in here.items()
                 if key not in self._stays or self._stays[key].end_s is not None
             ]
@@ -69,21 +69,23 @@ class PlacementHistory:
             new = {_key(one): one for one in changed}
             self._stays |= new
             self._unwritten |= new
-            self._forget(seen.now - DAY_S)
+            self._forget(observation.now - DAY_S)
             watched = self._watched[-1]
-        self._table.keep(self._unwritten.values(), watched, seen.now - DAY_S)
+        self._table.keep(self._unwritten.values(), watched, observation.now - DAY_S)
         self._unwritten.clear()
 
-    def _ended(self, seen: Observed, here: dict[_Key, Job], last_s: float) -> list[StoredStay]:
+    def _ended(
+        self, observation: Observation, here: dict[_Key, Job], last_s: float
+    ) -> list[StoredStay]:
         """``last_s``: when a tick looked before this one."""
         found = []
         for key, stay in self._stays.items():
             if key in here or stay.end_s is not None:
                 continue
-            job = seen.jobs.get(stay.job)
+            job = observation.jobs.get(stay.job)
             # Of a job that moved only the tick knows that it has left.
             same = job is not None and job.start_s == stay.begin_s
-            known = job is not None and same and stay.begin_s < job.end_s <= seen.now
+            known = job is not None and same and stay.begin_s < job.end_s <= observation.now
             found.append(replace(stay, end_s=job.end_s if job is not None and known else last_s))
         return found
 
@@ -131,8 +133,8 @@ def _key(stay: StoredStay) -> _Key:
     return stay.job, stay.begin_s, stay.nodes
 
 
-def _stay(job: Job, key: _Key, seen: Observed) -> StoredStay:
-    gpus = by_type(placed(job, seen.nodes))
+def _stay(job: Job, key: _Key, observation: Observation) -> StoredStay:
+    gpus = by_type(placed(job, observation.nodes))
     return StoredStay(*key, job.uid, job.user, job.name, gpus)
 
 

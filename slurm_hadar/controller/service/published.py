@@ -21,7 +21,7 @@ from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.journal.store_file import StateFileError
 from slurm_hadar.controller.observation.accounting_limits import FAULTS
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import account_usage, job_explanation, job_report
 from slurm_hadar.controller.presentation.account_usage import RecordedUse
 from slurm_hadar.controller.presentation.cluster_map import cluster_view
@@ -100,7 +100,7 @@ class Published:
         """A tick is over."""
         # On a full disk the history is in memory, and written by a later tick.
         with contextlib.suppress(sqlite3.Error):
-            self._day.record(report.seen)
+            self._day.record(report.observation)
         self._tick = _Tick(report)
         self.on_news()
 
@@ -187,8 +187,8 @@ class Published:
     def _timeline(self, now: _Tick, viewer: Viewer, _: str) -> bytes:
         report = now.report
         assert report is not None
-        moves = self._reader(report).store.moves_since(report.seen.now - DAY_S)
-        day = self._day.timeline(report.seen.now, moves, viewer)
+        moves = self._reader(report).store.moves_since(report.observation.now - DAY_S)
+        day = self._day.timeline(report.observation.now, moves, viewer)
         return _writer(JobTimeline).dump_json(day)
 
     def _report(self, now: _Tick, viewer: Viewer, since_s: str) -> bytes:
@@ -211,7 +211,7 @@ class Published:
 
     def _latest(self, now: _Tick, _viewer: Viewer, _: str) -> dict[str, Any]:
         assert now.report is not None
-        return {"observed_s": now.report.seen.now, "failed": bool(now.fault)}
+        return {"observed_s": now.report.observation.now, "failed": bool(now.fault)}
 
     def _sight(self, now: _Tick, viewer: Viewer) -> Sight:
         report = now.report
@@ -219,7 +219,7 @@ class Published:
         beat = read_heartbeat(self._config.site.exchange_dir, self._uid)
         state = controller_state(beat, time.time())
         state = replace(state, fault=now.fault_for(viewer.everything))
-        since = midnight(report.seen.now)
+        since = midnight(report.observation.now)
         reader = self._reader(report)
         entries, owned = reader.store.moves_since(since), reader.gpus.owners.jobs_of
         known = self._sight_of
@@ -229,10 +229,10 @@ class Published:
         decided = report.decided
         if decided is None:
             decided = decisions(
-                report.seen, report.snapshot, report.plan, report.diff, report.backfill
+                report.observation, report.snapshot, report.plan, report.diff, report.backfill
             )
         sight = Sight(
-            report.seen,
+            report.observation,
             self._config,
             state,
             CONTROLLER,
@@ -251,7 +251,7 @@ class Published:
         assert report is not None
         id_ = self._own(report, viewer, id_)
         found = job_explanation.explanation_of(self._reader(report), id_)
-        trust = report.understated.get(report.seen.jobs[id_].uid, 1.0)
+        trust = report.understated.get(report.observation.jobs[id_].uid, 1.0)
         if trust >= WORTH_SAYING:
             note = (
                 f"Declared work of this user's jobs counts {trust:.1f} times "
@@ -271,7 +271,7 @@ class Published:
     def _plan(self, now: _Tick, viewer: Viewer, _: str) -> dict[str, Any]:
         report = now.report
         assert report is not None
-        jobs = report.seen.jobs.values()
+        jobs = report.observation.jobs.values()
         ids = {job.id for job in jobs if job.managed and viewer.sees_decisions(job)}
         return _without_others(asdict(own_plan(report, ids)), ids, viewer)
 
@@ -279,13 +279,13 @@ class Published:
         """The id of a job, where this user may know what was decided on it; of one that Slurm does
         not show any more, by the state file. Raises UsageError."""
         checked_id(id_)
-        jobs = report.seen.jobs
-        found = job_explanation.named(report.seen, id_)
+        jobs = report.observation.jobs
+        found = job_explanation.named(report.observation, id_)
         job = jobs.get(found)
         if job is None:
             tasks = [task for task in jobs.values() if str(task.array_job_id) == id_]
             if any(map(viewer.sees_decisions, tasks)):
-                job_explanation.no_array(report.seen, id_)
+                job_explanation.no_array(report.observation, id_)
             owners = self._reader(report).gpus.owners
             if viewer.everything or (not tasks and owners.has(viewer.uid, found)):
                 return found
@@ -343,11 +343,11 @@ class _TickSource:
             self._rates_of = self.report
         return self._rates
 
-    def observe(self) -> Observed:
+    def observe(self) -> Observation:
         """What the tick saw."""
-        return self.report.seen
+        return self.report.observation
 
-    def snapshot(self, _: Observed) -> Snapshot:
+    def snapshot(self, _: Observation) -> Snapshot:
         """What its policy saw."""
         return self.report.snapshot
 

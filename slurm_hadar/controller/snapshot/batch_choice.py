@@ -38,7 +38,7 @@ def trait(
 ) -> BatchTrait | None:
     """The trait of a view; None where no job has a choice. ``rate`` (J, R, C) with the declared
     batch: where that is 0 another one is of no use either."""
-    seen, kinds, counts = sources.seen, speeds.kinds, speeds.counts
+    observation, kinds, counts = sources.observation, speeds.kinds, speeds.counts
     choices = [allowed(target.job) for target in targets]
     most = max((len(sizes) for sizes in choices), default=0)
     if not most:
@@ -54,7 +54,7 @@ def trait(
             continue
         sizes[row, : len(own)], base[row] = own, own[0]
         asked += [(row, column) for column in range(1, len(own))]
-        said = seen.progress.get(target.job.id)
+        said = observation.progress.get(target.job.id)
         noise[row] = (said.noise_scale or 0.0) if said else 0.0
         present[row] = _present(target.job, said)
     if asked:

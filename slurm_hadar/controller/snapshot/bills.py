@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.domain.declaration import ANY
@@ -47,7 +47,7 @@ def weights(text: str) -> dict[str, float]:
 def affordable(
     rate: FloatArray,
     targets: Sequence[SchedulableJob],
-    seen: Observed,
+    observation: Observation,
     kinds: tuple[str, ...],
     counts: tuple[int, ...],
 ) -> BoolArray:
@@ -58,13 +58,17 @@ def affordable(
     billed for a sample lies between what each of them is alone.
     """
     found = np.ones(rate.shape, dtype=bool)
-    types = {name: seen.gpu_types[name] for name, one in seen.partitions.items() if one.billing}
+    types = {
+        name: observation.gpu_types[name]
+        for name, one in observation.partitions.items()
+        if one.billing
+    }
     for row, target in enumerate(targets):
         want = target.request
-        if len(want.counts) < 2 or not _priced(target.job, want.partitions, seen.partitions):
+        if len(want.counts) < 2 or not _priced(target.job, want.partitions, observation.partitions):
             continue
         own = want.count if want.count in want.counts else want.counts[0]
-        prices = np.array([_per_gpu(target, kind, seen, types) for kind in kinds])
+        prices = np.array([_per_gpu(target, kind, observation, types) for kind in kinds])
         bills = np.full(rate.shape[1:], np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):
             np.divide(prices[:, None] * np.array(counts), rate[row], out=bills, where=rate[row] > 0)
@@ -125,11 +129,14 @@ def _priced(
 
 
 def _per_gpu(
-    target: SchedulableJob, kind: str, seen: Observed, types: Mapping[str, Collection[str]]
+    target: SchedulableJob,
+    kind: str,
+    observation: Observation,
+    types: Mapping[str, Collection[str]],
 ) -> float:
     """What a second on a GPU of a type is billed, with its part of the job's CPUs and memory."""
     with_it = [name for name in target.request.partitions if kind in types.get(name, ())]
-    price = _priced(target.job, with_it, seen.partitions)
+    price = _priced(target.job, with_it, observation.partitions)
     job, gpus = target.job, max(1, target.request.count)
     has = {
         "gres/gpu": 1.0,
@@ -138,4 +145,4 @@ def _per_gpu(
         "mem": pending_demand.memory_mb(job) / gpus,
     }
     parts = {name: price.get(name, 0.0) * amount for name, amount in has.items()}
-    return seen.billing_rule.bill(parts)
+    return observation.billing_rule.bill(parts)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.controller.observation import racks
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, batch_of, profile_key
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import NetworkTrait
@@ -16,10 +16,10 @@ from slurm_hadar.profiles.tiers import Group, nearest
 
 
 def trait(
-    seen: Observed, rates: Rates, targets: Sequence[SchedulableJob], kinds: Sequence[str]
+    observation: Observation, rates: Rates, targets: Sequence[SchedulableJob], kinds: Sequence[str]
 ) -> NetworkTrait | None:
     """One row per target; None where the site has no racks, or the policy does not use them."""
-    if not seen.racks:
+    if not observation.racks:
         return None
     factor, slowed = np.ones((len(targets), 3)), np.ones(len(targets))
     known: dict[tuple[str, Group], FloatArray] = {}
@@ -33,17 +33,17 @@ def trait(
             known[key] = rates.tiers.factor(*key, _of_table(rates, *key))
         factor[row] = known[key]
         if job.state is JobState.RUNNING and len(held) == 1:
-            slowed[row] = _slowed(seen, rates, target, group, factor[row])
+            slowed[row] = _slowed(observation, rates, target, group, factor[row])
     each = [_per_node(target) for target in targets]
     return NetworkTrait(factor, slowed, np.array(each, dtype=np.int64))
 
 
-def learn(seen: Observed, rates: Rates, job: Job, sample: RateSample) -> bool:
+def learn(observation: Observation, rates: Rates, job: Job, sample: RateSample) -> bool:
     """Keep a measured rate by its tier. True where it also tells how fast the model is as such:
     no nearer tier was measured."""
-    if not seen.racks:
+    if not observation.racks:
         return True
-    tier = racks.tier_of(job.gpus, seen.racks)
+    tier = racks.tier_of(job.gpus, observation.racks)
     rates.tiers.record(sample, tier)
     group = (sample.uid, sample.gpu_type, sample.gpus, sample.batch or 0)
     best = nearest(rates.tiers.rates(sample.model, group))
@@ -51,11 +51,11 @@ def learn(seen: Observed, rates: Rates, job: Job, sample: RateSample) -> bool:
 
 
 def _slowed(
-    seen: Observed, rates: Rates, target: SchedulableJob, group: Group, factor: FloatArray
+    observation: Observation, rates: Rates, target: SchedulableJob, group: Group, factor: FloatArray
 ) -> float:
     job = target.job
-    tier = racks.tier_of(target.held, seen.racks)
-    progress = seen.progress.get(job.id)
+    tier = racks.tier_of(target.held, observation.racks)
+    progress = observation.progress.get(job.id)
     if tier == 0:
         return 1.0
     if progress is None or progress.restarts != job.restarts or progress.rate <= 0:

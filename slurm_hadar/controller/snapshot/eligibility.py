@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.assumed_work import EarlierJobs, Likeness
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
@@ -117,7 +117,7 @@ def by_type(held: Place) -> dict[str, int]:
 
 
 def schedulable_jobs(
-    seen: Observed, config: Config, moving: Mapping[str, Place]
+    observation: Observation, config: Config, moving: Mapping[str, Place]
 ) -> tuple[dict[str, SchedulableJob], dict[str, str]]:
     """The managed jobs of this round, and those left out of it with the reason.
 
@@ -126,17 +126,17 @@ def schedulable_jobs(
     targets: dict[str, SchedulableJob] = {}
     excluded: dict[str, str] = {}
     starting: list[tuple[Job, ResourceRequest]] = []
-    limited = pending_demand.at_limit(seen)
-    whole_nodes = WholeNodes(seen)
-    for job in seen.jobs.values():
+    limited = pending_demand.at_limit(observation)
+    whole_nodes = WholeNodes(observation)
+    for job in observation.jobs.values():
         if not job.managed or job.state in (JobState.FINISHED, JobState.COMPLETING):
             continue
-        steered = seen.steered(job.id)
-        why_not = "" if job.id in moving else _why_not(job, seen)
+        steered = observation.steered(job.id)
+        why_not = "" if job.id in moving else _why_not(job, observation)
         want = why_not or resource_request(job, steered, config)
         if isinstance(want, ResourceRequest):
             want = whole_nodes.fitted(job, want)
-        released = job.state is JobState.PENDING and _sent_on(job, seen, config)
+        released = job.state is JobState.PENDING and _sent_on(job, observation, config)
         waits = job.state is JobState.PENDING and job.id not in moving and not released
         first = limited.get(pending_demand.payer(job)) if waits else None
         if isinstance(want, str):
@@ -146,14 +146,14 @@ def schedulable_jobs(
         elif job.id in moving:
             targets[job.id] = SchedulableJob(job, want, moving[job.id], starting=True)
         elif job.state is JobState.RUNNING:
-            targets[job.id] = SchedulableJob(job, want, placed(job, seen.nodes))
+            targets[job.id] = SchedulableJob(job, want, placed(job, observation.nodes))
         elif released:
             starting.append((job, want))
         else:
             targets[job.id] = SchedulableJob(job, want)
-    free = pending_demand.free_now(seen)
+    free = pending_demand.free_now(observation)
     for job, want in starting:
-        place = _expected(seen, job.id, free)
+        place = _expected(observation, job.id, free)
         targets[job.id] = SchedulableJob(job, want, place, starting=bool(place))
     return targets, excluded
 
@@ -170,10 +170,12 @@ def obsolete_begin_time(job: Job, steered: Steering, now: float) -> bool:
     )
 
 
-def _why_not(job: Job, seen: Observed) -> str:
+def _why_not(job: Job, observation: Observation) -> str:
     if job.state is JobState.UNKNOWN or job.state is JobState.SUSPENDED:
         return f"its state is {job.slurm_state}"
-    if any(seen.partitions[p].exclusive for p in job.partitions if p in seen.partitions):
+    if any(
+        observation.partitions[p].exclusive for p in job.partitions if p in observation.partitions
+    ):
         return "its partition gives whole nodes"
     if job.state is JobState.PENDING:
         if job.held:
@@ -185,11 +187,11 @@ def _why_not(job: Job, seen: Observed) -> str:
             )
         if job.dependency:
             return "it waits for another job"
-        if not pending_demand.competes_for_gpus(job, seen):
+        if not pending_demand.competes_for_gpus(job, observation):
             return f"Slurm keeps it waiting: {job.reason}"
         # A requeue sets a begin time as well; that one nobody wished for.
-        ahead = job.eligible_s > seen.now and job.restarts == 0
-        if ahead and not obsolete_begin_time(job, seen.steered(job.id), seen.now):
+        ahead = job.eligible_s > observation.now and job.restarts == 0
+        if ahead and not obsolete_begin_time(job, observation.steered(job.id), observation.now):
             return OWN_BEGIN_TIME
     return ""
 
@@ -203,20 +205,22 @@ def _held(job: Job) -> str:
     )
 
 
-def _sent_on(job: Job, seen: Observed, config: Config) -> bool:
-    steered = seen.steered(job.id)
+def _sent_on(job: Job, observation: Observation, config: Config) -> bool:
+    steered = observation.steered(job.id)
     return (
         bool(steered.gpus)
-        and max(job.eligible_s, job.not_before_s) <= seen.now + 1
-        and seen.now - steered.time <= config.moving.commit_s
+        and max(job.eligible_s, job.not_before_s) <= observation.now + 1
+        and observation.now - steered.time <= config.moving.commit_s
     )
 
 
-def _expected(seen: Observed, job: str, free: pending_demand.Free) -> dict[str, dict[str, int]]:
+def _expected(
+    observation: Observation, job: str, free: pending_demand.Free
+) -> dict[str, dict[str, int]]:
     """Where a job that was sent on will land: the planned nodes, else any with room."""
-    steered = seen.steered(job)
-    if "ReqNodeList" in steered.was and seen.jobs[job].required_nodes:
-        return _required(seen.jobs[job], steered, free)
+    steered = observation.steered(job)
+    if "ReqNodeList" in steered.was and observation.jobs[job].required_nodes:
+        return _required(observation.jobs[job], steered, free)
     names = [*(n for n in steered.nodes if n in free), *(n for n in free if n not in steered.nodes)]
     place: dict[str, dict[str, int]] = {}
     for kind, count in steered.gpus.items():

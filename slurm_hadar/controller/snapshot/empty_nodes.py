@@ -6,7 +6,7 @@ the job wait forever.
 
 from collections.abc import Iterable
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -23,13 +23,15 @@ _Shape = tuple[tuple[tuple[str, int], ...], int, int, tuple[str, ...]]
 class EmptyNodes:
     """The usable nodes of a tick, each as if it were empty; what was found is kept."""
 
-    def __init__(self, seen: Observed) -> None:
-        self._seen = seen
-        self._closes = next_reservation(seen)
+    def __init__(self, observation: Observation) -> None:
+        self._seen = observation
+        self._closes = next_reservation(observation)
         shapes: dict[_Shape, set[str]] = {}
-        for node in seen.nodes.values():
+        for node in observation.nodes.values():
             shapes.setdefault(_shape(node), set()).add(node.name)
-        self._unusable = frozenset(node.name for node in seen.nodes.values() if not node.usable)
+        self._unusable = frozenset(
+            node.name for node in observation.nodes.values() if not node.usable
+        )
         self._shapes = {shape: frozenset(names) for shape, names in shapes.items()}
         self._of_need: dict[_Need, Names] = {}
         self._numbers: dict[tuple[Names, str], int] = {}

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.constraints import met
 from slurm_hadar.controller.snapshot.whole_nodes import HostShape, WholeNodeNeed, host_shapes
 from slurm_hadar.domain.job import Job
@@ -18,21 +18,21 @@ _Mask = tuple[tuple[str, ...], str, int | None, float | None, WholeNodeNeed | No
 class Groups:
     """Nodes that differ in nothing that decides which jobs may use them."""
 
-    def __init__(self, seen: Observed, jobs: Iterable[Job]) -> None:
+    def __init__(self, observation: Observation, jobs: Iterable[Job]) -> None:
         jobs = list(jobs)
         keys: dict[_Key, int] = {}
         lists = dict.fromkeys(job.excluded_nodes for job in jobs if job.excluded_nodes)
         # Without whole nodes many nodes are alike.
         whole = any(job.whole_nodes for job in jobs)
-        hosts = host_shapes(seen, jobs) if whole else {}
+        hosts = host_shapes(observation, jobs) if whole else {}
         self._lists = {names: index for index, names in enumerate(lists)}
         excluded: dict[str, set[int]] = {}
         for names, index in self._lists.items():
             for name in names:
                 excluded.setdefault(name, set()).add(index)
-        closes = next_reservation(seen)
+        closes = next_reservation(observation)
         self.of_node: dict[str, int] = {}
-        for node in seen.nodes.values():
+        for node in observation.nodes.values():
             key = (
                 frozenset(node.partitions),
                 frozenset(node.features),
@@ -42,7 +42,7 @@ class Groups:
             )
             self.of_node[node.name] = keys.setdefault(key, len(keys))
         self._keys = list(keys)
-        self._now = seen.now
+        self._now = observation.now
         self._masks: dict[_Mask, BoolArray] = {}
 
     @property
@@ -85,11 +85,11 @@ class Groups:
         return self._masks[key]
 
 
-def next_reservation(seen: Observed) -> dict[str, float]:
+def next_reservation(observation: Observation) -> dict[str, float]:
     """Node -> start of its next reservation, or of the one that it is under, s."""
     found: dict[str, float] = {}
-    for reservation in seen.reservations:
-        if reservation.end_s > seen.now:
+    for reservation in observation.reservations:
+        if reservation.end_s > observation.now:
             for node in reservation.nodes:
                 found[node] = min(found.get(node, inf), reservation.start_s)
     return found

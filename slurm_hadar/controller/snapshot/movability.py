@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import at_risk
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob, by_type
 from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
@@ -17,13 +17,15 @@ CANNOT_MOVE = "it cannot be moved now"
 """What policies say, who do not know why; :func:`explained` adds that."""
 
 
-def why_not(target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory) -> str:
+def why_not(
+    target: SchedulableJob, observation: Observation, config: Config, past: ControllerHistory
+) -> str:
     """Why a job may not be moved now; empty where it may."""
-    found = _never(target, seen, config)
+    found = _never(target, observation, config)
     if found or not target.held:
         return found
     until = _settles_at(target.job, past) + _min_stay_s(target.job, config, past)
-    if seen.now >= until:
+    if observation.now >= until:
         return ""
     failed = past.failed_moves.get(target.job.id, 0)
     moves = f" and {formats.counted(failed, 'failed move')}" if failed else ""
@@ -31,10 +33,10 @@ def why_not(target: SchedulableJob, seen: Observed, config: Config, past: Contro
 
 
 def movable_from_s(
-    target: SchedulableJob, seen: Observed, config: Config, past: ControllerHistory
+    target: SchedulableJob, observation: Observation, config: Config, past: ControllerHistory
 ) -> float:
     """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
-    if _never(target, seen, config):
+    if _never(target, observation, config):
         return inf
     if not target.held:
         return 0.0
@@ -88,7 +90,7 @@ def _min_stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
     return config.guards.between_moves_s(failed, refused)
 
 
-def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:
+def _never(target: SchedulableJob, observation: Observation, config: Config) -> str:
     """Why it may not be moved however long it has been where it is; empty where it may."""
     job, declared = target.job, target.job.declaration
     if target.starting:
@@ -98,7 +100,7 @@ def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:
     if not target.held:
         # As after a restart of slurmctld that lost count.
         return "Slurm does not show which GPUs it has"
-    progress = seen.progress.get(job.id)
+    progress = observation.progress.get(job.id)
     unasked = declared.habit in at_risk.UNASKED
     if progress is not None and progress.restarts != job.restarts and not unasked:
         # It would not hear the wish to save, and a signal would kill it.
@@ -106,60 +108,60 @@ def _never(target: SchedulableJob, seen: Observed, config: Config) -> str:
     if progress is None and declared.habit == "yes":
         # The same: it is still loading, or does not use the runtime at all.
         return "it has not reported yet"
-    if declared.habit == "signal" and seen.now - job.start_s < first_guess_s(job):
+    if declared.habit == "signal" and observation.now - job.start_s < first_guess_s(job):
         # It says nothing of itself, so it is given the time that a start takes.
         return f"it started less than {first_guess_s(job):.0f} s ago (restart_cost)"
-    return _consent(job, seen, config)
+    return _consent(job, observation, config)
 
 
-def _consent(job: Job, seen: Observed, config: Config) -> str:
+def _consent(job: Job, observation: Observation, config: Config) -> str:
     declared = job.declaration
     assert declared is not None
     if not declared.checkpoint:
         return "it declares no checkpoint"
     if declared.pin:
         return "it is pinned"
-    progress = seen.progress.get(job.id)
-    if at_risk.may_stop_for_s(job, progress, seen.now) < 0:
-        if isfinite(at_risk.work_at_risk_s(job, progress, seen.now)):
+    progress = observation.progress.get(job.id)
+    if at_risk.may_stop_for_s(job, progress, observation.now) < 0:
+        if isfinite(at_risk.work_at_risk_s(job, progress, observation.now)):
             may_lose = f"the {declared.most_lost_s:.0f} s that it may lose"
             return f"a stop now would cost more work than {may_lose}"
-        return at_risk.why_unknown(job, progress, seen.now)
+        return at_risk.why_unknown(job, progress, observation.now)
     if not job.requeue:
         return "Slurm may not requeue it (Requeue=0, as by --no-requeue)"
     if job.expedited:
         return "Slurm does not requeue it as others (--requeue=expedite)"
     if job.external:
         return "it has licences, a burst buffer or segments, which a requeue would give to others"
-    if why := starts_worse(job, seen):
+    if why := starts_worse(job, observation):
         return why
-    if seen.steered(job.id).moves >= config.guards.max_moves_per_job:
+    if observation.steered(job.id).moves >= config.guards.max_moves_per_job:
         return "guards.max_moves_per_job is reached"
     return ""
 
 
-def starts_worse(job: Job, seen: Observed) -> str:
+def starts_worse(job: Job, observation: Observation) -> str:
     """Why Slurm might start it later, for a shorter time or not at all once it is requeued; empty
     where nothing is known."""
     if job.priority == 0:
         return "it is held, so it would not start again"
-    if job.array_job_id in seen.throttled_arrays:
+    if job.array_job_id in observation.throttled_arrays:
         return "another task of its array would take its place (--array=...%N)"
     if job.deadline_s:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
-    if taker := seen.limit_waiters.taker(job):
+    if taker := observation.limit_waiters.taker(job):
         return f"job {taker} waits for a limit that it counts for, and would take its share"
-    if _requeues_its_array(job, seen):
+    if _requeues_its_array(job, observation):
         return (
             "it is the task of its array that has the array's number: a script that requeues "
             "itself by that would requeue all tasks"
         )
-    return _misleads(job, seen)
+    return _misleads(job, observation)
 
 
-def _requeues_its_array(job: Job, seen: Observed) -> bool:
+def _requeues_its_array(job: Job, observation: Observation) -> bool:
     """Whether ``scontrol requeue $SLURM_JOB_ID`` in the job requeues other tasks too. Slurm gives
     the array's number to the last task that it takes out of the array's record."""
     declared = job.declaration
@@ -168,18 +170,18 @@ def _requeues_its_array(job: Job, seen: Observed) -> bool:
         return False
     return job.raw_id == job.array_job_id and any(
         other.array_job_id == job.array_job_id and other.id != job.id
-        for other in seen.jobs.values()
+        for other in observation.jobs.values()
         if other.state is not JobState.FINISHED
     )
 
 
-def _misleads(job: Job, seen: Observed) -> str:
+def _misleads(job: Job, observation: Observation) -> str:
     """Why a move would start a job that depends on this one too early, too late or never."""
-    if other := seen.dependents.on_start(job):
+    if other := observation.dependents.on_start(job):
         return f"job {other} counts minutes from its start (after:{job.id}+...)"
     declared = job.declaration
     leaves = declared is not None and declared.habit == "signal" and declared.checkpoint_exit_code
-    if leaves and (other := seen.dependents.on_end(job)):
+    if leaves and (other := observation.dependents.on_end(job)):
         return (
             f"job {other} depends on its end, and it ends for Slurm where it saves for a move "
             "(checkpoint_exit_code)"

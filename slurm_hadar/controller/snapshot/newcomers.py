@@ -12,7 +12,7 @@ from operator import le
 
 import numpy as np
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import gpus_asked, pools_behind
 from slurm_hadar.domain.job import JobState
@@ -49,14 +49,14 @@ class TypePrice:
     shared: bool
 
 
-def type_prices(seen: Observed, snapshot: Snapshot) -> dict[str, TypePrice]:
+def type_prices(observation: Observation, snapshot: Snapshot) -> dict[str, TypePrice]:
     """By GPU type, with all that wait served first in Slurm's order."""
-    pools = pools_behind(seen, snapshot)
+    pools = pools_behind(observation, snapshot)
     least, most = _bounds(snapshot.view.jobs.rate, np.array(snapshot.view.counts))
     bounds = DualPrice(np.full(len(most), least), most)
     found: dict[str, TypePrice] = {}
     for row, kind in enumerate(snapshot.view.types):
-        gpus = sum(node.gpus.get(kind, 0) for node in seen.nodes.values() if node.usable)
+        gpus = sum(node.gpus.get(kind, 0) for node in observation.nodes.values() if node.usable)
         if not gpus:
             continue
         times = pools.get(kind, [])
@@ -74,14 +74,14 @@ def type_prices(seen: Observed, snapshot: Snapshot) -> dict[str, TypePrice]:
 
 
 def largest_nodes(
-    seen: Observed, partitions: Iterable[str]
+    observation: Observation, partitions: Iterable[str]
 ) -> dict[str, list[tuple[int, int, int]]]:
     """Partition -> GPUs, CPUs and MB of its usable nodes, without those that have no more of
     anything than another."""
     found: dict[str, list[tuple[int, int, int]]] = {}
     for name in partitions:
-        members = seen.partitions[name].nodes if name in seen.partitions else ()
-        usable = (seen.nodes[one] for one in members if one in seen.nodes)
+        members = observation.partitions[name].nodes if name in observation.partitions else ()
+        usable = (observation.nodes[one] for one in members if one in observation.nodes)
         sizes = {(sum(n.gpus.values()), n.cpus, n.memory_mb) for n in usable if n.usable}
         largest = [
             size
@@ -92,23 +92,23 @@ def largest_nodes(
     return found
 
 
-def default_partition(seen: Observed) -> str:
+def default_partition(observation: Observation) -> str:
     """The partition of jobs that name none; empty where there is none."""
-    return next((name for name, one in seen.partitions.items() if one.default), "")
+    return next((name for name, one in observation.partitions.items() if one.default), "")
 
 
-def arriving(seen: Observed, interval_s: float) -> int:
+def arriving(observation: Observation, interval_s: float) -> int:
     """GPUs that managed jobs of the last ``interval_s`` seconds asked for: they choose by the same
     prices."""
-    since = seen.now - interval_s
-    new = (job for job in seen.jobs.values() if job.submit_s > since)
+    since = observation.now - interval_s
+    new = (job for job in observation.jobs.values() if job.submit_s > since)
     return sum(gpus_asked(job) for job in new if job.managed and not job.held)
 
 
-def is_private(seen: Observed, jobs_are_hidden: bool) -> bool:
+def is_private(observation: Observation, jobs_are_hidden: bool) -> bool:
     """Whether the prices may not be shown: few users, each of whom sees only their own jobs."""
     there = (JobState.PENDING, JobState.RUNNING)
-    users = {job.uid for job in seen.jobs.values() if job.state in there}
+    users = {job.uid for job in observation.jobs.values() if job.state in there}
     return jobs_are_hidden and len(users) < FEWEST_USERS
 
 

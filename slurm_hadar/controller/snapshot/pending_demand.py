@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_hadar.controller.observation.limit_waiters import is_at_limit
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
@@ -68,47 +68,51 @@ class PendingDemand:
     """node -> type -> count."""
 
 
-def free_now(seen: Observed) -> Free:
+def free_now(observation: Observation) -> Free:
     """A copy of the free GPUs, for a caller that sets some of them aside."""
-    return {name: dict(gpus) for name, gpus in seen.free_gpus.items()}
+    return {name: dict(gpus) for name, gpus in observation.free_gpus.items()}
 
 
-def competes_for_gpus(job: Job, seen: Observed) -> bool:
+def competes_for_gpus(job: Job, observation: Observation) -> bool:
     """Whether a waiting job waits for its turn only.
 
     False where Slurm itself keeps it waiting: a limit, a dependency, a partition that is down,
     nodes that are drained or reserved, and every reason that we have not met. ``BeginTime`` stays
     for a moment after the begin time has come.
     """
-    return job.reason.split(",")[0] in _TURN or _is_open(job, seen)
+    return job.reason.split(",")[0] in _TURN or _is_open(job, observation)
 
 
-def _is_open(job: Job, seen: Observed) -> bool:
+def _is_open(job: Job, observation: Observation) -> bool:
     """Whether a job may start that Slurm says waits for nodes or a partition that are not there."""
-    return _is_behind(job, seen) or _is_open_elsewhere(job, seen)
+    return _is_behind(job, observation) or _is_open_elsewhere(job, observation)
 
 
-def _is_open_elsewhere(job: Job, seen: Observed) -> bool:
+def _is_open_elsewhere(job: Job, observation: Observation) -> bool:
     """Whether the reason is that of one partition of its list, where another has its nodes up."""
     if not job.reason.replace(" ", "_").startswith(_OF_ONE_PARTITION) or job.required_nodes:
         return False
-    partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
-    able = [one for one in partitions if one.up and _has_nodes(one.nodes, job, seen)]
+    partitions = [
+        observation.partitions[name] for name in job.partitions if name in observation.partitions
+    ]
+    able = [one for one in partitions if one.up and _has_nodes(one.nodes, job, observation)]
     return len(job.partitions) > 1 and bool(able)
 
 
-def _has_nodes(names: Iterable[str], job: Job, seen: Observed) -> bool:
-    up = sum(name in seen.nodes and seen.nodes[name].usable for name in names)
+def _has_nodes(names: Iterable[str], job: Job, observation: Observation) -> bool:
+    up = sum(name in observation.nodes and observation.nodes[name].usable for name in names)
     return up >= max(1, job.node_count)
 
 
-def _is_behind(job: Job, seen: Observed) -> bool:
+def _is_behind(job: Job, observation: Observation) -> bool:
     """Whether Slurm may keep the nodes of a waiting job for one ahead, as some of them are up."""
     if not job.reason.replace(" ", "_").endswith(_AHEAD):
         return False
-    partitions = [seen.partitions[name] for name in job.partitions if name in seen.partitions]
+    partitions = [
+        observation.partitions[name] for name in job.partitions if name in observation.partitions
+    ]
     names = job.required_nodes or [name for one in partitions for name in one.nodes]
-    return any(seen.nodes[name].usable for name in names if name in seen.nodes)
+    return any(observation.nodes[name].usable for name in names if name in observation.nodes)
 
 
 def payer(job: Job) -> Payer:
@@ -116,55 +120,65 @@ def payer(job: Job) -> Payer:
     return job.uid, job.account, job.qos
 
 
-def at_limit(seen: Observed) -> dict[Payer, Job]:
+def at_limit(observation: Observation) -> dict[Payer, Job]:
     """Who is at a limit of Slurm's, with a job of theirs that it keeps waiting for that."""
-    return {payer(job): job for job in seen.jobs.values() if is_at_limit(job)}
+    return {payer(job): job for job in observation.jobs.values() if is_at_limit(job)}
 
 
-def rank(job: Job, seen: Observed) -> tuple[int, int]:
+def rank(job: Job, observation: Observation) -> tuple[int, int]:
     """Slurm's order: the partition's tier first, then the job's priority. Higher goes first."""
-    tiers = [seen.partitions[p].priority_tier for p in job.partitions if p in seen.partitions]
+    tiers = [
+        observation.partitions[p].priority_tier
+        for p in job.partitions
+        if p in observation.partitions
+    ]
     return max(tiers, default=1), job.priority
 
 
-def queue_key(job: Job, seen: Observed, priority: int | None = None) -> tuple[int, int, int]:
+def queue_key(
+    job: Job, observation: Observation, priority: int | None = None
+) -> tuple[int, int, int]:
     """Slurm's order as a key to sort by, the first to go first: tier, priority, and of equals the
     smaller number. ``priority``: in place of the job's own."""
-    tier, own = rank(job, seen)
+    tier, own = rank(job, observation)
     return -tier, -(own if priority is None else priority), job.array_job_id or job.raw_id
 
 
-def unmanaged_jobs(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
+def unmanaged_jobs(observation: Observation, managed_ids: Iterable[str]) -> list[Job]:
     """Pending jobs outside our management that Slurm would start as soon as GPUs are free.
 
     In Slurm's order, the first to go first.
     """
-    return [job for job in possible_starts(seen, managed_ids) if not _expected_later(job, seen)]
+    return [
+        job
+        for job in possible_starts(observation, managed_ids)
+        if not _expected_later(job, observation)
+    ]
 
 
-def possible_starts(seen: Observed, managed_ids: Iterable[str]) -> list[Job]:
+def possible_starts(observation: Observation, managed_ids: Iterable[str]) -> list[Job]:
     """Those, and the jobs whose start backfill expects for later, in Slurm's order. It expects that
     other jobs run for as long as they may; where one ends before, the next pass starts what fits.
     """
     skip = set(managed_ids)
     waiting = [
         job
-        for job in seen.jobs.values()
-        if job.may_start_at(seen.now)
+        for job in observation.jobs.values()
+        if job.may_start_at(observation.now)
         and job.id not in skip
         # A reason that a later release made up says nothing: it may start soon.
-        and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_open(job, seen))
+        and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_open(job, observation))
         and not job.reservation
     ]
-    return sorted(waiting, key=lambda job: queue_key(job, seen))
+    return sorted(waiting, key=lambda job: queue_key(job, observation))
 
 
-def _expected_later(job: Job, seen: Observed) -> bool:
-    return job.start_s > max(seen.now, job.eligible_s)
+def _expected_later(job: Job, observation: Observation) -> bool:
+    return job.start_s > max(observation.now, job.eligible_s)
 
 
 def pending_demand(
-    job: Job, seen: Observed, free: Free, partly: bool = False
+    job: Job, observation: Observation, free: Free, partly: bool = False
 ) -> PendingDemand | None:
     """Set a pending job's GPUs aside in ``free``; None when it would not fit now.
 
@@ -181,13 +195,13 @@ def pending_demand(
     if not per_node and not job.exclusive:
         return None
     taken: dict[str, dict[str, int]] = {}
-    for name, gpus in _in_its_order(job, seen, free):
+    for name, gpus in _in_its_order(job, observation, free):
         # The cheapest test first: on a busy cluster few nodes have a GPU left.
         got = _take(per_node, gpus)
-        if got is None or not _open(job, seen.nodes[name]):
+        if got is None or not _open(job, observation.nodes[name]):
             continue
         if job.exclusive:
-            if seen.nodes[name].cpus_used:
+            if observation.nodes[name].cpus_used:
                 continue
             got = dict(gpus)
         taken[name] = got
@@ -201,7 +215,7 @@ def pending_demand(
     return PendingDemand(job.id, job.priority, taken)
 
 
-def possible_nodes(job: Job, seen: Observed, free: Free) -> list[str]:
+def possible_nodes(job: Job, observation: Observation, free: Free) -> list[str]:
     """The nodes of which Slurm might give a pending job a part, whichever it chooses of ``free``;
     empty where the job does not fit. GPUs of the whole job may be spread over any nodes."""
     request, nodes = job.request, max(1, job.node_count)
@@ -216,8 +230,8 @@ def possible_nodes(job: Job, seen: Observed, free: Free) -> list[str]:
         name
         for name, gpus in free.items()
         if _take(least, gpus) is not None
-        and _open(job, seen.nodes[name], parts)
-        and not (job.exclusive and seen.nodes[name].cpus_used)
+        and _open(job, observation.nodes[name], parts)
+        and not (job.exclusive and observation.nodes[name].cpus_used)
     ]
     total: dict[str, int] = {}
     for name in found:
@@ -226,7 +240,9 @@ def possible_nodes(job: Job, seen: Observed, free: Free) -> list[str]:
     return found if len(found) >= nodes and _take(whole, total) is not None else []
 
 
-def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, dict[str, int]]]:
+def _in_its_order(
+    job: Job, observation: Observation, free: Free
+) -> Iterator[tuple[str, dict[str, int]]]:
     """The nodes as Slurm tries them: those of the first partition of the job's list come first."""
     if len(job.partitions) < 2:
         yield from free.items()
@@ -234,21 +250,21 @@ def _in_its_order(job: Job, seen: Observed, free: Free) -> Iterator[tuple[str, d
     for number, partition in enumerate(job.partitions):
         before = frozenset(job.partitions[:number])
         for name, gpus in free.items():
-            inside = seen.nodes[name].partitions
+            inside = observation.nodes[name].partitions
             if partition in inside and before.isdisjoint(inside):
                 yield name, gpus
 
 
-def accepted_by_others(seen: Observed) -> frozenset[str]:
+def accepted_by_others(observation: Observation) -> frozenset[str]:
     """GPU types that unmanaged jobs accept which accept several: where managed jobs leave out the
     slowest of them, these others are left with it."""
     classes = {
         (node.partitions, frozenset(node.features), frozenset(node.gpus))
-        for node in seen.nodes.values()
+        for node in observation.nodes.values()
     }
     known: dict[tuple[tuple[str, ...], str], set[str]] = {}
     found: set[str] = set()
-    for job in seen.jobs.values():
+    for job in observation.jobs.values():
         if job.managed or job.state not in (JobState.PENDING, JobState.RUNNING):
             continue
         if UNTYPED not in job.request.gpus:

@@ -42,8 +42,8 @@ def _omitted(
 ) -> dict[str, bool]:
     """GPU type -> whether the job's list lacks it, of the types of the group for which hbatch wrote
     the list; empty where the list is its owner's, or lacks none."""
-    job, seen, config = target.job, sources.seen, sources.config
-    steered, declaration = seen.steered(job.id), job.declaration
+    job, observation, config = target.job, sources.observation, sources.config
+    steered, declaration = observation.steered(job.id), job.declaration
     if declaration is None or declaration.types != (ANY,) or job.state is not JobState.PENDING:
         return {}
     if "Partition" in steered.foreign or not target.request.of_one_type:

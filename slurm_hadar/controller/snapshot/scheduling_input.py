@@ -10,7 +10,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.access import allowed_partitions
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import (
     at_risk,
     batch_choice,
@@ -54,19 +54,19 @@ _SLOWEST = 1e-3
 
 
 def node_arrays(
-    seen: Observed, jobs: Sequence[SchedulableJob], kinds: tuple[str, ...], groups: Groups
+    observation: Observation, jobs: Sequence[SchedulableJob], kinds: tuple[str, ...], groups: Groups
 ) -> NodeArrays:
     """What managed jobs may use: what is free now, less the claims of pending jobs above all of
     ours, and what our own running jobs hold."""
-    nodes = [node for node in seen.nodes.values() if any(k in kinds for k in node.gpus)]
+    nodes = [node for node in observation.nodes.values() if any(k in kinds for k in node.gpus)]
     index = {node.name: i for i, node in enumerate(nodes)}
-    free = pending_demand.free_now(seen)
+    free = pending_demand.free_now(observation)
     pending = [target.job for target in jobs if target.job.state is JobState.PENDING]
-    highest = max((pending_demand.rank(job, seen) for job in pending), default=(0, 0))
+    highest = max((pending_demand.rank(job, observation) for job in pending), default=(0, 0))
     ours = {target.job.id for target in jobs}
-    for job in pending_demand.unmanaged_jobs(seen, ours):
-        if pending_demand.rank(job, seen) > highest:
-            pending_demand.pending_demand(job, seen, free)
+    for job in pending_demand.unmanaged_jobs(observation, ours):
+        if pending_demand.rank(job, observation) > highest:
+            pending_demand.pending_demand(job, observation, free)
     gpus = np.zeros((len(nodes), len(kinds)), dtype=np.int64)
     cpus = np.array([max(0, n.cpus - n.cpus_used) if n.usable else 0 for n in nodes], np.int64)
     mem = np.array(
@@ -79,7 +79,7 @@ def node_arrays(
     for target in jobs:
         if target.job.state is not JobState.RUNNING:
             continue
-        held = placed(target.job, seen.nodes)
+        held = placed(target.job, observation.nodes)
         for name, row in held.items():
             i = index.get(name)
             if i is None:
@@ -96,9 +96,9 @@ def node_arrays(
         cpus=cpus,
         mem_mb=mem,
         group=np.array([groups.of_node[node.name] for node in nodes], dtype=np.int64),
-        rack=racks.numbers(seen.racks, [node.name for node in nodes]),
+        rack=racks.numbers(observation.racks, [node.name for node in nodes]),
     )
-    return racks.with_whole(found, nodes, kinds) if seen.racks else found
+    return racks.with_whole(found, nodes, kinds) if observation.racks else found
 
 
 def job_arrays(
@@ -109,14 +109,14 @@ def job_arrays(
     groups: Groups,
 ) -> tuple[JobArrays, JobWork]:
     """One row per target, in order, and what is known of their work. ``speeds``: of their jobs."""
-    seen, config, past = sources.seen, sources.config, sources.past
+    observation, config, past = sources.observation, sources.config, sources.past
     kinds, counts, own = speeds.kinds, speeds.counts, speeds.own
     count = len(targets)
     jobs = [
         chaining.longest(target.job, config, past.chains.get(target.job.id, chaining.NONE))
         for target in targets
     ]
-    mixable = [_mixable(target, seen) for target in targets]
+    mixable = [_mixable(target, observation) for target in targets]
     offered = _offered(config, targets, kinds, counts)
     open_now, open_some_day = _allowed_groups(targets, groups, sources)
     most = reachable_counts.most_gpus(
@@ -124,7 +124,7 @@ def job_arrays(
         offered.any(axis=2) & np.array(mixable, bool).reshape(-1, 1),
         targets,
         nodes,
-        reachable_counts.node_sizes(seen.nodes, nodes, kinds),
+        reachable_counts.node_sizes(observation.nodes, nodes, kinds),
     )
     offered = reachable_counts.without_larger(offered, most, counts)
     rate = np.where(offered, speeds.table, 0.0)
@@ -146,19 +146,21 @@ def job_arrays(
         goes_on = np.array(moves_later, bool) & ~(in_time & there).any(axis=(1, 2))
         rate = np.where(in_time | goes_on[:, None, None], rate, 0.0)
         work = _up_to_the_limit(work, rate.max(axis=(1, 2), initial=0.0) * reach, goes_on)
-    rate = np.where(bills.affordable(rate, targets, seen, kinds, counts), rate, 0.0)
+    rate = np.where(bills.affordable(rate, targets, observation, kinds, counts), rate, 0.0)
     _keep_possible(rate, speeds.table, targets, kinds, counts)
     found = JobArrays(
         ids=tuple(job.id for job in jobs),
         arrival_s=np.array([job.submit_s for job in jobs], float),
         weight=np.ones(count),
-        priority=np.array([_in_order(job, seen) for job in jobs], float),
+        priority=np.array([_in_order(job, observation) for job in jobs], float),
         total=work.total,
         left=work.left,
         rate=rate,
         known=speeds.known,
         running=np.array([bool(target.held) for target in targets], bool),
-        movable=np.array([not movability.why_not(t, seen, config, past) for t in targets], bool),
+        movable=np.array(
+            [not movability.why_not(t, observation, config, past) for t in targets], bool
+        ),
         mixable=np.array(mixable, bool),
         held=_held(targets, nodes, kinds),
         since_s=np.array([t.job.start_s if t.held and not t.starting else 0.0 for t in targets]),
@@ -169,13 +171,13 @@ def job_arrays(
         groups=open_now,
         max_nodes=np.array([target.request.most_nodes for target in targets], np.int64),
         end_known=~work.unknown,
-        limit_s=np.array([_limit_s(target, seen.now) for target in targets], float),
+        limit_s=np.array([_limit_s(target, observation.now) for target in targets], float),
         copies=copies,
         tasks=np.where(copies > 1, [tasks_of(job) for job in jobs], 1).astype(np.int64),
         owner=np.array([job.uid for job in jobs], np.int64),
-        cpu_sensitivity=cpus.trait(targets, sources.rates.cpus, seen.nodes.values()),
+        cpu_sensitivity=cpus.trait(targets, sources.rates.cpus, observation.nodes.values()),
         batches=batch_choice.trait(targets, sources, speeds, rate),
-        network=distance.trait(seen, sources.rates, targets, kinds),
+        network=distance.trait(observation, sources.rates, targets, kinds),
         prospects=_prospects(sources, targets, rate, speeds.error, work.unknown),
     )
     return found, work
@@ -192,9 +194,9 @@ def _limit_s(target: SchedulableJob, now: float) -> float:
 def _restarts(sources: Sources, jobs: Sequence[Job]) -> tuple[FloatArray, FloatArray]:
     """(J,) s that a restart costs, and (J,) without what other jobs measured of restarts, which
     excludes no job from a type either."""
-    seen, restarts = sources.seen, sources.past.restarts
-    costs = [restarts.of(job, profile_key(job), seen.progress.get(job.id)) for job in jobs]
-    again = np.array([done_again_s(job, seen) for job in jobs], float)
+    observation, restarts = sources.observation, sources.past.restarts
+    costs = [restarts.of(job, profile_key(job), observation.progress.get(job.id)) for job in jobs]
+    again = np.array([done_again_s(job, observation) for job in jobs], float)
     every = np.array([cost.seconds for cost in costs], float) + again
     return every, np.array([cost.own_s for cost in costs], float) + again
 
@@ -234,7 +236,7 @@ def _allowed_groups(
     closes."""
     now, at_any_time = np.zeros((2, len(targets), groups.count), dtype=bool)
     for row, target in enumerate(targets):
-        names = _partitions(target, sources.seen, sources.config)
+        names = _partitions(target, sources.observation, sources.config)
         whole, constraint = need_of(target.job, target.request), target.request.constraint
         now[row] = groups.mask(target.job, names, constraint, whole)
         at_any_time[row] = groups.mask(target.job, names, constraint, whole, at_any_time=True)
@@ -250,25 +252,25 @@ def _prospects(
 ) -> Prospects:
     """``rate``, ``error``: (J, R, C). The runtime reports no first start, and another batch is a
     move today."""
-    seen, config, past = sources.seen, sources.config, sources.past
+    observation, config, past = sources.observation, sources.config, sources.past
     return Prospects(
         rate_error=np.where(rate > 0, error, np.nan),
         restarts=np.array([target.job.restarts for target in targets], np.int64),
         first_start_s=np.full(len(targets), np.nan),
         work_unknown=work_unknown,
         movable_from_s=np.array(
-            [movability.movable_from_s(t, seen, config, past) for t in targets]
+            [movability.movable_from_s(t, observation, config, past) for t in targets]
         ),
         batch_in_place=np.zeros(len(targets), dtype=bool),
     )
 
 
-def _in_order(job: Job, seen: Observed) -> float:
-    tier, priority = pending_demand.rank(job, seen)
+def _in_order(job: Job, observation: Observation) -> float:
+    tier, priority = pending_demand.rank(job, observation)
     return tier * PRIORITIES + priority
 
 
-def _partitions(target: SchedulableJob, seen: Observed, config: Config) -> list[str]:
+def _partitions(target: SchedulableJob, observation: Observation, config: Config) -> list[str]:
     """Partitions whose nodes the job may have.
 
     Copies may be on nodes of several types, and a job runs in one partition: of several that are
@@ -276,15 +278,21 @@ def _partitions(target: SchedulableJob, seen: Observed, config: Config) -> list[
     """
     asked, same = target.request.partitions, config.partitions.groups
     if target.request.copies[1] > 1:
-        up = [seen.partitions[p] for p in asked if p in seen.partitions and seen.partitions[p].up]
+        up = [
+            observation.partitions[p]
+            for p in asked
+            if p in observation.partitions and observation.partitions[p].up
+        ]
         asked = tuple(p.name for p in sorted(up, key=lambda one: -len(one.nodes))[:1])
-    return [p.name for p in allowed_partitions(target.job, asked, seen.partitions, same)]
+    return [p.name for p in allowed_partitions(target.job, asked, observation.partitions, same)]
 
 
-def _mixable(target: SchedulableJob, seen: Observed) -> bool:
+def _mixable(target: SchedulableJob, observation: Observation) -> bool:
     """Whether it may have GPUs of several types: it runs in one partition, which must have them."""
     want = target.request
-    return want.mixable and any(len(seen.gpu_types.get(name, ())) > 1 for name in want.partitions)
+    return want.mixable and any(
+        len(observation.gpu_types.get(name, ())) > 1 for name in want.partitions
+    )
 
 
 def _cpus(target: SchedulableJob) -> int:
@@ -339,9 +347,9 @@ def _keep_possible(
                     rate[cell] = max(rate[cell], table[cell], _SLOWEST)
 
 
-def done_again_s(job: Job, seen: Observed) -> float:
+def done_again_s(job: Job, observation: Observation) -> float:
     """Seconds of work that a move now makes a running job do again, where that is known."""
     if job.state is not JobState.RUNNING:
         return 0.0
-    again = at_risk.work_at_risk_s(job, seen.progress.get(job.id), seen.now)
+    again = at_risk.work_at_risk_s(job, observation.progress.get(job.id), observation.now)
     return again if again < np.inf else 0.0

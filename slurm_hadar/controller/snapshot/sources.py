@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, batch_of, profile_key
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.view import BoolArray, FloatArray
@@ -16,7 +16,7 @@ class Sources:
     """``past``: what the controller remembers. ``in_limit`` False: rates too slow for a job's time
     limit stay."""
 
-    seen: Observed
+    observation: Observation
     config: Config
     rates: Rates
     past: ControllerHistory

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import (
     ControllerHistory,
@@ -57,11 +57,11 @@ class Snapshot:
 
 
 def take_snapshot(
-    seen: Observed, config: Config, rates: Rates, past: ControllerHistory
+    observation: Observation, config: Config, rates: Rates, past: ControllerHistory
 ) -> Snapshot:
     """Build the view of this round."""
-    targets, excluded = schedulable_jobs(seen, config, past.moving)
-    sources = Sources(seen, config, rates, past)
+    targets, excluded = schedulable_jobs(observation, config, past.moving)
+    sources = Sources(observation, config, rates, past)
     shown = snapshot_without_faults(sources, targets, excluded)
     possible = shown.view.jobs.rate.any(axis=(1, 2))
     hopeless = {shown.view.jobs.ids[row] for row in np.flatnonzero(~possible)}
@@ -125,16 +125,16 @@ def snapshot_of(
     sources: Sources, targets: Mapping[str, SchedulableJob], excluded: Mapping[str, str]
 ) -> Snapshot:
     """The view of these targets."""
-    seen, config = sources.seen, sources.config
+    observation, config = sources.observation, sources.config
     jobs = list(targets.values())
-    kinds = tuple(sorted({k for n in seen.nodes.values() for k in n.gpus if k != UNTYPED}))
-    groups = Groups(seen, [target.job for target in jobs])
-    nodes = node_arrays(seen, jobs, kinds, groups)
+    kinds = tuple(sorted({k for n in observation.nodes.values() for k in n.gpus if k != UNTYPED}))
+    groups = Groups(observation, [target.job for target in jobs])
+    nodes = node_arrays(observation, jobs, kinds, groups)
     counts = tuple(sorted({c for t in jobs for c in t.request.counts} | {1}))
     speeds = job_rates(sources.rates, [target.job for target in jobs], kinds, counts)
     arrays, work = job_arrays(sources, jobs, speeds, nodes, groups)
     view = View(
-        now=seen.now,
+        now=observation.now,
         round_s=config.controller.round_s,
         seed=0,
         types=kinds,
@@ -154,12 +154,14 @@ def snapshot_of(
         excluded,
         np.where(speeds.sure, speeds.own, np.nan),
         work,
-        pending_demand.accepted_by_others(seen),
+        pending_demand.accepted_by_others(observation),
         {
-            target.job.id: movability.why_not(target, seen, config, sources.past)
+            target.job.id: movability.why_not(target, observation, config, sources.past)
             for target, movable in zip(jobs, arrays.movable, strict=True)
             if not movable
         },
         returned=returned_types(sources, targets, speeds),
-        node_gpus=np.array([gpus_of(seen.nodes[name]) for name in nodes.names], dtype=np.int64),
+        node_gpus=np.array(
+            [gpus_of(observation.nodes[name]) for name in nodes.names], dtype=np.int64
+        ),
     )

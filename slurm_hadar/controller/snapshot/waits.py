@@ -9,7 +9,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, placed
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes, Names
@@ -27,18 +27,18 @@ Pools = dict[str, list[float]]
 
 
 def expected_waits(
-    seen: Observed, snapshot: Snapshot, empty: EmptyNodes | None = None
+    observation: Observation, snapshot: Snapshot, empty: EmptyNodes | None = None
 ) -> dict[str, dict[str, float]]:
     """Waiting job of ours -> GPU type -> seconds until it would start there; inf: never.
 
     ``empty``: those of this tick, where they are known already.
     """
-    return _in_order(seen, snapshot, empty or EmptyNodes(seen))[0]
+    return _in_order(observation, snapshot, empty or EmptyNodes(observation))[0]
 
 
-def pools_behind(seen: Observed, snapshot: Snapshot) -> Pools:
+def pools_behind(observation: Observation, snapshot: Snapshot) -> Pools:
     """When each GPU is released for a job behind all that wait."""
-    return _in_order(seen, snapshot, EmptyNodes(seen))[1]
+    return _in_order(observation, snapshot, EmptyNodes(observation))[1]
 
 
 class _Kind:
@@ -90,8 +90,8 @@ class _Kind:
 class _Reach:
     """The nodes and the GPU types of partitions; all of them where Slurm does not show one."""
 
-    def __init__(self, seen: Observed) -> None:
-        self._seen = seen
+    def __init__(self, observation: Observation) -> None:
+        self._seen = observation
         self._found: dict[tuple[str, ...], tuple[Names, Names]] = {}
         self._within: dict[tuple[Names, tuple[str, ...]], Names] = {}
 
@@ -123,20 +123,20 @@ class _Reach:
 
 
 def _in_order(
-    seen: Observed, snapshot: Snapshot, empty: EmptyNodes
+    observation: Observation, snapshot: Snapshot, empty: EmptyNodes
 ) -> tuple[dict[str, dict[str, float]], Pools]:
     """All waiting jobs placed in Slurm's order: when each managed one would start by type, s from
     now, and when each GPU is free behind them all."""
-    by_node = _released(seen)
+    by_node = _released(observation)
     kinds = {kind: _Kind(nodes) for kind, nodes in by_node.items()}
     found: dict[str, dict[str, float]] = {}
     waiting = [
         job
-        for job in seen.jobs.values()
-        if job.may_start_at(seen.now) and pending_demand.competes_for_gpus(job, seen)
+        for job in observation.jobs.values()
+        if job.may_start_at(observation.now) and pending_demand.competes_for_gpus(job, observation)
     ]
-    waiting.sort(key=lambda job: pending_demand.queue_key(job, seen))
-    reach = _Reach(seen)
+    waiting.sort(key=lambda job: pending_demand.queue_key(job, observation))
+    reach = _Reach(observation)
     for job in waiting:
         target = snapshot.schedulable.get(job.id)
         if target is not None:
@@ -167,7 +167,7 @@ def _in_order(
         if target is not None:
             # It is not expected on a type that its list of partitions leaves out.
             slow = far_slower(
-                target, snapshot, [kind for kind in starts if starts[kind] < inf], seen
+                target, snapshot, [kind for kind in starts if starts[kind] < inf], observation
             )
             rank = {kind: end for kind, end in ends.items() if kind not in slow}
         kind = min(rank, key=lambda one: rank[one], default="")
@@ -194,7 +194,7 @@ def run_times(target: SchedulableJob, snapshot: Snapshot) -> dict[str, float]:
 
 
 def far_slower(
-    target: SchedulableJob, snapshot: Snapshot, fits: Collection[str], seen: Observed
+    target: SchedulableJob, snapshot: Snapshot, fits: Collection[str], observation: Observation
 ) -> frozenset[str]:
     """The GPU types that a job which named none leaves out: far slower than another one of those
     on which it ``fits``. One that may be moved keeps those that unmanaged jobs accept, and each
@@ -205,7 +205,7 @@ def far_slower(
     kept = snapshot.shared if moves else frozenset()
     names = target.request.partitions
     if len(names) > 1:
-        kept |= {kind for name in names for kind in seen.gpu_types.get(name, ())}
+        kept |= {kind for name in names for kind in observation.gpu_types.get(name, ())}
     return frozenset(times_slower(target, snapshot, fits)) - kept
 
 
@@ -231,15 +231,15 @@ def times_slower(
     }
 
 
-def released(seen: Observed) -> Pools:
+def released(observation: Observation) -> Pools:
     """When each GPU is free."""
     return {
         kind: sorted(at_s for times in nodes.values() for at_s in times)
-        for kind, nodes in _released(seen).items()
+        for kind, nodes in _released(observation).items()
     }
 
 
-def _released(seen: Observed) -> dict[str, dict[str, list[float]]]:
+def _released(observation: Observation) -> dict[str, dict[str, list[float]]]:
     """GPU type -> node -> when each of its GPUs is released, s from now."""
     found: dict[str, dict[str, list[float]]] = {}
 
@@ -249,26 +249,26 @@ def _released(seen: Observed) -> dict[str, dict[str, list[float]]]:
             if count > 0:
                 times.setdefault(node, []).extend([at_s] * count)
 
-    for node, gpus in seen.free_gpus.items():
+    for node, gpus in observation.free_gpus.items():
         add(node, gpus, 0.0)
-    for job in seen.jobs.values():
+    for job in observation.jobs.values():
         if job.state is not JobState.RUNNING:
             continue
-        left = _left_s(job, seen)
-        for node, gpus in placed(job, seen.nodes).items():
+        left = _left_s(job, observation)
+        for node, gpus in placed(job, observation.nodes).items():
             add(node, gpus, left)
     return found
 
 
-def _left_s(job: Job, seen: Observed) -> float:
+def _left_s(job: Job, observation: Observation) -> float:
     """Seconds until a running job ends: by its work at the speed that it reports, else by its
     limit."""
-    progress = seen.progress.get(job.id)
+    progress = observation.progress.get(job.id)
     total = job.declaration.total_samples if job.declaration else 0
     if progress is not None and progress.rate > 0 and total > progress.samples:
         return (total - progress.samples) / progress.rate
     whole = job.time_limit_s * LIMIT_SHARE if job.time_limit_s < inf else _UNKNOWN_S
-    ran = seen.now - job.start_s
+    ran = observation.now - job.start_s
     # One that ran for longer already ends any time until its limit.
     return max(whole - ran, min(job.time_limit_s - ran, ran) / 2, 0.0)
 

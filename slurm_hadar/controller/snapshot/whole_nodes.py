@@ -9,7 +9,7 @@ move pins the job to them.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.resource_request import (
     ResourceRequest,
     cpus_asked,
@@ -60,28 +60,32 @@ def need_of(job: Job, want: ResourceRequest) -> WholeNodeNeed | None:
     )
 
 
-def host_shapes(seen: Observed, managed: Collection[Job]) -> dict[str, HostShape]:
+def host_shapes(observation: Observation, managed: Collection[Job]) -> dict[str, HostShape]:
     """Node -> its shape. ``managed``: jobs of which a plan disposes; what they have on a node is
     given back with their GPUs."""
     ours: dict[str, float] = {}
     for job in managed:
         if job.state is JobState.RUNNING:
             for name in job.gpus:
-                part = seen.nodes[name].cpus if job.whole_nodes and name in seen.nodes else 0
+                part = (
+                    observation.nodes[name].cpus
+                    if job.whole_nodes and name in observation.nodes
+                    else 0
+                )
                 ours[name] = ours.get(name, 0.0) + (part or job.cpus / len(job.gpus))
     return {
         name: HostShape(
             gpus_of(node), node.cpus, node.memory_mb, node.cpus_used > ours.get(name, 0)
         )
-        for name, node in seen.nodes.items()
+        for name, node in observation.nodes.items()
     }
 
 
 class WholeNodes:
     """The shapes of whole nodes that jobs may have, in one tick."""
 
-    def __init__(self, seen: Observed) -> None:
-        self._seen = seen
+    def __init__(self, observation: Observation) -> None:
+        self._seen = observation
         self._sizes: dict[tuple[str, ...], dict[tuple[str, int], int]] = {}
 
     def fitted(self, job: Job, want: ResourceRequest) -> ResourceRequest | str:

@@ -79,8 +79,8 @@ def work_of(
     the owner excludes a type or count; ``own``: the same of a table or of the owner's own runs
     alone, 0 where these know none.
     """
-    seen, past, counts = sources.seen, sources.past, speeds.counts
-    reports = [seen.progress.get(job.id) for job in jobs]
+    observation, past, counts = sources.observation, sources.past, speeds.counts
+    reports = [observation.progress.get(job.id) for job in jobs]
     done = np.array([report.samples if report else 0 for report in reports], float)
     attained = np.array([past.attained.get(job.id, 0.0) for job in jobs], float)
     slowest = _least_per_gpu(np.where(rate > 0, own, 0.0), counts)
@@ -198,18 +198,18 @@ def _expected_done(
 ) -> FloatArray:
     """(J,) samples that a running job without a report trained by its expected speed: where it runs
     since its last start, and before that at the slowest that it may have. 0 of all others."""
-    seen, attained = sources.seen, sources.past.attained
+    observation, attained = sources.observation, sources.past.attained
     found = np.zeros(len(jobs))
     slowest = _least_per_gpu(rate, speeds.counts)
     for row, job in enumerate(jobs):
-        if job.state is not JobState.RUNNING or job.id in seen.progress or job.start_s <= 0:
+        if job.state is not JobState.RUNNING or job.id in observation.progress or job.start_s <= 0:
             continue
-        held = gpus_of(job, seen.nodes)
+        held = gpus_of(job, observation.nodes)
         kind, count = next(iter(held.items()), ("", 0))
         if len(held) != 1 or kind not in speeds.kinds or count not in speeds.counts:
             continue
         had = attained.get(job.id, 0.0)
-        ran_s = min(max(seen.now - job.start_s, 0.0), had / count)
+        ran_s = min(max(observation.now - job.start_s, 0.0), had / count)
         here = rate[row, speeds.kinds.index(kind), speeds.counts.index(count)]
         found[row] = here * ran_s
         if job.declaration and job.declaration.habit in _KEEPS_WORK:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.job import Job, JobState
@@ -22,18 +22,18 @@ class Asking(Controller):
     """A controller that also sees a job which is not there. For ``plan`` only."""
 
     def __init__(
-        self, config: Config, cluster: Cluster, store: Store, job: Callable[[Observed, int], Job]
+        self, config: Config, cluster: Cluster, store: Store, job: Callable[[Observation, int], Job]
     ) -> None:
         """``job``: makes it from what is seen and the priority that it would have."""
         super().__init__(config, cluster, store, open_rates(config, store.connection), os.getuid())
         self._job = job
 
-    def observe(self) -> Observed:
+    def observe(self) -> Observation:
         """The cluster, and the job as the last in Slurm's order."""
-        seen = super().observe()
-        waiting = [j.priority for j in seen.jobs.values() if j.state is JobState.PENDING]
-        job = self._job(seen, min((p for p in waiting if p > 0), default=1))
-        return replace(seen, jobs={**seen.jobs, job.id: job})
+        observation = super().observe()
+        waiting = [j.priority for j in observation.jobs.values() if j.state is JobState.PENDING]
+        job = self._job(observation, min((p for p in waiting if p > 0), default=1))
+        return replace(observation, jobs={**observation.jobs, job.id: job})
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import allowed_partitions
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.constraints import met, readable, with_feature
 from slurm_hadar.controller.snapshot.eligibility import (
@@ -102,18 +102,22 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
             config,
             cluster,
             store,
-            lambda seen, priority: job_of(asked, seen.partitions, seen.now, priority),
+            lambda observation, priority: job_of(
+                asked, observation.partitions, observation.now, priority
+            ),
         )
         report = controller.plan()
-        job = report.seen.jobs[ID]
+        job = report.observation.jobs[ID]
         would_be = submission.managed and not alone.refused
         gpus, nodes, reason = place_in(report, ID) if would_be else ({}, (), "")
         rows: list[PlanRow] = []
         want = resource_request(job, Steering(), config)
         if isinstance(want, ResourceRequest):
-            want = WholeNodes(report.seen).fitted(job, want)
+            want = WholeNodes(report.observation).fitted(job, want)
         if not alone.refused and not isinstance(want, str):
-            question = _Question(submission, config, report.seen, controller.rates, job, want)
+            question = _Question(
+                submission, config, report.observation, controller.rates, job, want
+            )
             rows = _rows(question, gpus, alone)
     if rows and not copied:
         notes.append("only the controller can read measured speeds: these are from the tables")
@@ -125,7 +129,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
         why=submission.why,
         acts=False,
         alone=alone,
-        now_s=report.seen.now,
+        now_s=report.observation.now,
         interval_s=config.controller.interval_s,
         gpus=gpus,
         nodes=nodes,
@@ -150,7 +154,7 @@ class _Question:
 
     submission: Submission
     config: Config
-    seen: Observed
+    observation: Observation
     rates: Rates
     job: Job
     want: ResourceRequest
@@ -159,7 +163,9 @@ class _Question:
 def _rows(question: _Question, chosen: Mapping[str, int], alone: Start) -> list[PlanRow]:
     """``chosen``: the GPUs by type that the policy chose; ``alone``: as in :class:`SubmitPlan`."""
     nothing = ControllerHistory()
-    sources = Sources(question.seen, question.config, question.rates, nothing, in_limit=False)
+    sources = Sources(
+        question.observation, question.config, question.rates, nothing, in_limit=False
+    )
     shown = snapshot_of(sources, {ID: SchedulableJob(question.job, question.want)}, {})
     possible = shown.view.jobs.rate[0] > 0
     cells = [
@@ -168,7 +174,7 @@ def _rows(question: _Question, chosen: Mapping[str, int], alone: Start) -> list[
         for count in counts_shown(
             [n for n, may in zip(shown.view.counts, possible[r], strict=True) if may],
             question.want,
-            _most_on_a_node(kind, question.seen),
+            _most_on_a_node(kind, question.observation),
             chosen.get(kind, 0) if len(chosen) == 1 else 0,
         )
     ]
@@ -197,25 +203,30 @@ def counts_shown(
     return sorted({*open_[:1], *open_[-1:], *({chosen} & {*possible})})
 
 
-def _most_on_a_node(kind: str, seen: Observed) -> int:
-    return max((node.gpus.get(kind, 0) for node in seen.nodes.values()), default=0)
+def _most_on_a_node(kind: str, observation: Observation) -> int:
+    return max((node.gpus.get(kind, 0) for node in observation.nodes.values()), default=0)
 
 
 def _asked_for(kind: str, count: int, question: _Question) -> list[str] | None:
     """Options that pin the job to a type and a number of GPUs; None where it may not go there."""
-    config, seen, job, want = question.config, question.seen, question.job, question.want
+    config, observation, job, want = (
+        question.config,
+        question.observation,
+        question.job,
+        question.want,
+    )
     groups = config.partitions.groups if job.managed else {}
     plain = readable(want.constraint)
     may = {
         node.name
-        for node in seen.nodes.values()
+        for node in observation.nodes.values()
         if kind in node.gpus
         and node.name not in job.excluded_nodes
         and (not plain or met(want.constraint, frozenset(node.features)))
     }
     names = [
         partition.name
-        for partition in allowed_partitions(job, want.partitions, seen.partitions, groups)
+        for partition in allowed_partitions(job, want.partitions, observation.partitions, groups)
         if may.intersection(partition.nodes)
     ]
     if not names:

@@ -13,7 +13,7 @@ from slurm_hadar.policies.hadare.forks import (
     gpus_of,
     shares_of,
 )
-from slurm_hadar.policies.hadare.mains import RunningCopies, Seats, rate_of, seats_of
+from slurm_hadar.policies.hadare.main_copies import RunningCopies, Seats, rate_of, seats_of
 
 _MOST_NAMED = 6
 
@@ -63,7 +63,7 @@ def _keep(view: View, now: RunningCopies, plan: Plan, spare: SpareCapacity) -> d
         _add(job, now, seats_of_job, spare)
     for job in now.others:
         # Who loses one copy restarts, so the others are up for choice again.
-        if job in bound or seats_of_job.get(job) != (now.mains[job],):
+        if job in bound or seats_of_job.get(job) != (now.main_copies[job],):
             continue
         seats, most = now.others[job], int(view.jobs.copies[job])
         able = all(rate_of(view, job, seat) > 0 and spare.holds(job, seat) for seat in seats)
@@ -81,8 +81,8 @@ def _add(
 
 
 def _had(now: RunningCopies, job: int) -> Seats:
-    if job in now.mains:
-        return (now.mains[job], *now.others[job])
+    if job in now.main_copies:
+        return (now.main_copies[job], *now.others[job])
     return now.seats.get(job, ())
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from slurm_hadar.domain.dealing import dealt_rate
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
 from slurm_hadar.policies.hadar.settings import HadarOptions
-from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
+from slurm_hadar.policies.hadare.main_copies import Seat, Seats, rate_of
 from slurm_hadar.policies.options import Part
 
 _ENDLESS = 1e15

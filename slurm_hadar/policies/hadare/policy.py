@@ -21,7 +21,7 @@ from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.hadare.completion import with_copies
 from slurm_hadar.policies.hadare.forks import ForkSettings
-from slurm_hadar.policies.hadare.mains import place, running
+from slurm_hadar.policies.hadare.main_copies import place, running
 from slurm_hadar.policies.record import Policy, Trait
 
 

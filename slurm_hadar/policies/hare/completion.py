@@ -8,7 +8,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import SpareCapacity
-from slurm_hadar.policies.hadare.mains import Seat, Seats, seats_of
+from slurm_hadar.policies.hadare.main_copies import Seat, Seats, seats_of
 from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 
 

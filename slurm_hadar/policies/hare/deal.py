@@ -16,7 +16,7 @@ from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import SpareCapacity, gpus_of, shares_of
-from slurm_hadar.policies.hadare.mains import Seat, Seats, rate_of
+from slurm_hadar.policies.hadare.main_copies import Seat, Seats, rate_of
 
 _TIE = 1e-9
 _SLACK = 1e-6

@@ -20,7 +20,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, State, View
 from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import SpareCapacity
-from slurm_hadar.policies.hadare.mains import Seats, rate_of, running
+from slurm_hadar.policies.hadare.main_copies import Seats, rate_of, running
 from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 from slurm_hadar.policies.options import Amount, Flag, Part
 from slurm_hadar.policies.queues.tiresias import QueueOptions
@@ -47,7 +47,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         return Plan(notes=("no managed job waits or runs",)), {"forked": {}}
     before = state.get("forked")
     now = running(view, before if isinstance(before, dict) else {}, rules.min_stay_s)
-    copies = {job: (main, *now.others[job]) for job, main in now.mains.items()}
+    copies = {job: (main, *now.others[job]) for job, main in now.main_copies.items()}
     held: dict[int, Seats] = {**now.seats, **copies}
     queue = queues(view, rules.limits, weighted=rules.weighted)
     order = np.lexsort((np.arange(len(jobs.ids)), jobs.arrival_s, queue))

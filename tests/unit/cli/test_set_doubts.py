@@ -10,7 +10,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar.cli import jobs
 from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.main import app
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration, parse
 from slurm_hadar.domain.errors import SlurmError
@@ -54,7 +54,7 @@ def shown(**more):
 def said(words, **more):
     """Of a job that declares these words, in a partition of two nodes with two GPUs each."""
     one = shown(declaration=parse(words, "here"), **more)
-    seen = Observed(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
+    seen = Observation(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
     return of_job(one, resource_request(one, Steering()), seen)
 
 
@@ -109,7 +109,7 @@ def test_a_request_for_a_number_that_is_not_declared_stays_until_a_move(words, s
 def test_a_job_that_runs_with_a_number_that_is_not_declared_keeps_it_until_a_move():
     runs = {"state": JobState.RUNNING, "nodes": ("v1",), "gpus": {"v1": {"v100": 2}}}
     one = replace(shown(declaration=parse(("gpus=1", "checkpoint=yes"), "here")), **runs)
-    seen = Observed(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
+    seen = Observation(1.0, {"7": one}, NODES, {"gpu": Partition("gpu", tuple(NODES))})
     found = of_job(one, resource_request(one, Steering()), seen)
     assert found == "it runs with 2 until a move gives it gpus=1"
 

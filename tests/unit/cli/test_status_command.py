@@ -18,7 +18,7 @@ from slurm_hadar.cli import common, doctor, job_filter, status
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.job_filter import choice
 from slurm_hadar.cli.main import app
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.service.published import Published
 from slurm_hadar.controller.service.server import UserServer
 from slurm_hadar.domain.errors import HadarError, SlurmError, UnknownJobError, UsageError
@@ -122,7 +122,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     write_heartbeat(tmp_path, "act", 10.0)
     kept = {}
     controller = SimpleNamespace(
-        observe=lambda: Observed(time.time(), {}, {}, {}),
+        observe=lambda: Observation(time.time(), {}, {}, {}),
         store=SimpleNamespace(
             decisions=SimpleNamespace(last=lambda _: {}),
             moves_since=lambda _: [],

@@ -6,7 +6,7 @@ from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.pending.hints import hints
-from slurm_hadar.controller.observation.observed import Observed, remember
+from slurm_hadar.controller.observation.observed import Observation, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain import steering
@@ -112,11 +112,11 @@ def partitions_of(found):
     return [Partition(p, tuple(n.name for n in found if p in n.partitions)) for p in names]
 
 
-def seen(jobs, found=None, partitions=None, **more):
+def observation(jobs, found=None, partitions=None, **more):
     found = nodes() if found is None else found
     shown = {j.id: j for j in jobs}
     reports = {j.id: first_report(j) for j in jobs if reports_itself(j)}
-    return Observed(
+    return Observation(
         now=more.pop("now", NOW),
         jobs=shown,
         nodes={n.name: n for n in found},
@@ -221,7 +221,7 @@ def after(observed, intended, **more):
     for action in intended.actions:
         if action.kind is not Kind.MOVE:
             jobs[action.job.id] = carried_out(jobs[action.job.id], action, observed.now)
-    return seen(
+    return observation(
         list(jobs.values()),
         list(observed.nodes.values()),
         list(observed.partitions.values()),

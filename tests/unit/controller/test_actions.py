@@ -12,10 +12,10 @@ from hand_made import (
     look,
     node,
     nodes,
+    observation,
     only,
     ordinary,
     running,
-    seen,
 )
 
 from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
@@ -71,7 +71,7 @@ def record(gpus, was=None, at=NOW - 10, **more):
 
 def test_a_job_held_by_its_owner_is_left_alone():
     for held in (job(held=True, priority=0), job(held=True, priority=0, eligible_s=NOW - 1)):
-        assert decide(seen([held]), {"1": {"k80": 1}}).actions == ()
+        assert decide(observation([held]), {"1": {"k80": 1}}).actions == ()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_job_held_by_its_owner_is_left_alone():
 )
 def test_who_holds_a_job_is_named_and_what_ends_it(reason, by):
     held = job(held=True, priority=0, reason=reason)
-    _, excluded = schedulable_jobs(seen([held]), CONFIG, {})
+    _, excluded = schedulable_jobs(observation([held]), CONFIG, {})
     assert excluded["1"].startswith(by)
     assert ("scontrol release 1" in excluded["1"]) == ("Slurm's" in by)
 
@@ -102,7 +102,7 @@ CLOSED = (
 def test_nodes_that_slurm_keeps_for_a_job_ahead_are_not_down(reason, usable):
     """Slurm says it of both: such a job waits for its turn while a node of its partition is up."""
     waits = job(partitions=("k80",), reason=reason)
-    shown = seen([waits], [replace(node("k1"), usable=usable), node("p1")])
+    shown = observation([waits], [replace(node("k1"), usable=usable), node("p1")])
     why = look(shown).excluded.get("1", "")
     assert why == ("" if usable else f"Slurm keeps it waiting: {reason}")
     other = replace(waits, id="9", raw_id=9, declaration=None)
@@ -112,7 +112,7 @@ def test_nodes_that_slurm_keeps_for_a_job_ahead_are_not_down(reason, usable):
 
 def test_a_job_of_unknown_state_is_left_alone():
     for state in (JobState.UNKNOWN, JobState.SUSPENDED, JobState.COMPLETING, JobState.FINISHED):
-        assert decide(seen([job(state=state)]), {"1": {"k80": 1}}).actions == ()
+        assert decide(observation([job(state=state)]), {"1": {"k80": 1}}).actions == ()
 
 
 def test_what_did_not_opt_in_is_left_alone():
@@ -123,7 +123,7 @@ def test_what_did_not_opt_in_is_left_alone():
         job("4+0", het=True),
         running("5", {"k1": {"k80": 1}}, declaration=None),
     ]
-    assert decide(seen(jobs), {j.id: {"v100": 1} for j in jobs}).actions == ()
+    assert decide(observation(jobs), {j.id: {"v100": 1} for j in jobs}).actions == ()
 
 
 # -- moves ------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def test_what_did_not_opt_in_is_left_alone():
 
 def test_a_move_is_meant_only_where_the_type_or_count_changes():
     here = running("1", {"k1": {"k80": 1}})
-    assert decide(seen([here]), {"1": {"k80": 1}}).actions == ()
-    action = only(decide(seen([here]), {"1": {"v100": 1}}), Kind.MOVE)
+    assert decide(observation([here]), {"1": {"k80": 1}}).actions == ()
+    action = only(decide(observation([here]), {"1": {"v100": 1}}), Kind.MOVE)
     assert action.fields["Features"] == "v100" and action.steering.moves == 1
 
 
@@ -149,14 +149,14 @@ def test_a_move_is_meant_only_where_the_type_or_count_changes():
 )
 def test_a_job_that_may_not_move_stays_whatever_the_policy_says(stays):
     here = running("1", {"k1": {"k80": 1}}, **stays)
-    intended = decide(seen([here]), {"1": {"v100": 1}})
+    intended = decide(observation([here]), {"1": {"v100": 1}})
     assert intended.actions == () and "1" in intended.deferred
 
 
 def test_a_job_with_our_runtime_that_never_reported_gets_no_signal():
     here = running("1", {"k1": {"k80": 1}})
-    assert only(decide(seen([here]), {"1": {"v100": 1}}), Kind.MOVE).job.id == "1"
-    unheard = seen([here], progress={})
+    assert only(decide(observation([here]), {"1": {"v100": 1}}), Kind.MOVE).job.id == "1"
+    unheard = observation([here], progress={})
     assert decide(unheard, {"1": {"v100": 1}}).actions == ()
     target = look(unheard).schedulable["1"]
     assert (
@@ -171,15 +171,17 @@ def test_a_job_that_just_moved_stays():
     )
     here = running("1", {"k1": {"k80": 1}}, start_s=NOW - 700)
     past = ControllerHistory(last_moves={"1": NOW - 500})
-    assert decide(seen([here]), {"1": {"v100": 1}}, site, past=past).actions == ()
-    assert decide(seen([here]), {"1": {"v100": 1}}, site).of(Kind.MOVE)
+    assert decide(observation([here]), {"1": {"v100": 1}}, site, past=past).actions == ()
+    assert decide(observation([here]), {"1": {"v100": 1}}, site).of(Kind.MOVE)
 
 
 def test_moves_are_counted_per_tick_and_per_hour():
     many = [running(str(n), {"k1": {"k80": 1}}) for n in range(1, 31)]
     want = {j.id: {"v100": 1} for j in many}
-    assert len(decide(seen(many, ROOM), want).actions) == CONFIG.guards.max_moves_per_tick == 20
-    few = decide(seen(many, ROOM), want, moves_left=3)
+    assert (
+        len(decide(observation(many, ROOM), want).actions) == CONFIG.guards.max_moves_per_tick == 20
+    )
+    few = decide(observation(many, ROOM), want, moves_left=3)
     assert len(few.actions) == 3 and len(few.deferred) == 27
 
 
@@ -189,7 +191,7 @@ def test_the_moves_of_an_hour_are_shared_among_users():
     want = {j.id: {"v100": 1} for j in many + few}
 
     def users(**more):
-        sent = decide(seen(many + few, ROOM), want, **more).of(Kind.MOVE)
+        sent = decide(observation(many + few, ROOM), want, **more).of(Kind.MOVE)
         return sorted(action.job.uid for action in sent)
 
     assert users(moves_left=4) == [501, 501, 502, 502]
@@ -205,7 +207,7 @@ def test_a_job_that_does_not_answer_is_asked_less_and_less_often():
 
     def moved(failed, ago_s):
         past = ControllerHistory(last_moves={"1": NOW - ago_s}, failed_moves={"1": failed})
-        return bool(decide(seen([here]), {"1": {"v100": 1}}, site, past=past).of(Kind.MOVE))
+        return bool(decide(observation([here]), {"1": {"v100": 1}}, site, past=past).of(Kind.MOVE))
 
     assert moved(0, 601) and not moved(1, 601) and moved(1, 1201)
     assert not moved(3, 4700) and moved(3, 4801)
@@ -218,7 +220,7 @@ def test_a_job_whose_place_slurm_refused_waits_also_where_moves_need_not():
     def moved(refused, ago_s, failed=0):
         counts = {"failed_moves": {"1": failed or refused}, "refused_moves": {"1": refused}}
         past = ControllerHistory(last_moves={"1": NOW - ago_s}, **counts)
-        return bool(decide(seen([here]), {"1": {"v100": 1}}, past=past).of(Kind.MOVE))
+        return bool(decide(observation([here]), {"1": {"v100": 1}}, past=past).of(Kind.MOVE))
 
     assert CONFIG.guards.min_between_moves_s == 0
     assert moved(0, 1) and moved(0, 1, failed=3)
@@ -231,7 +233,7 @@ def test_no_job_moves_to_where_a_reservation_begins_before_its_time_limit_ends()
 
     def moved(start_s, nodes=("v1", "v2", "v3", "v4")):
         books = (Reservation("r", nodes, NOW + start_s, NOW + start_s + 600),)
-        shown = replace(seen([here]), reservations=books)
+        shown = replace(observation([here]), reservations=books)
         return decide(shown, {"1": Placement({"v100": 1}, {"v1": {"v100": 1}})})
 
     assert moved(7201).of(Kind.MOVE) and moved(3600, ("k1",)).of(Kind.MOVE)
@@ -255,12 +257,12 @@ def test_a_job_moves_only_to_what_nobody_who_waits_can_use(managed, expected_s):
     other = job("9", uid=1001, priority=1) if managed else ordinary(priority=1)
     other = replace(other, start_s=expected_s)
     found = nodes(v1=2, v2=2, p1=2, p2=2, k1=2, k2=1)
-    intended = decide(seen([HERE, other], found), {"1": K2})
+    intended = decide(observation([HERE, other], found), {"1": K2})
     assert not intended.of(Kind.MOVE)
     assert intended.deferred["1"] == "job 9, which waits, gets these GPUs first"
     # There is one for each of them.
     two = nodes(v1=2, v2=2, p1=2, p2=2, k1=2)
-    assert decide(seen([HERE, other], two), {"1": K2}).of(Kind.MOVE)
+    assert decide(observation([HERE, other], two), {"1": K2}).of(Kind.MOVE)
 
 
 ALONE = job("3", partitions=("v100",), request=TWO, priority=1500, reason="Resources")
@@ -289,7 +291,7 @@ ALONE = job("3", partitions=("v100",), request=TWO, priority=1500, reason="Resou
 )
 def test_no_job_moves_to_a_partition_that_slurm_closes_for_a_job_ahead(waits, moves):
     here, v100 = running("2", {"k1": {"k80": 1}}), Placement({"v100": 1}, {"v2": {"v100": 1}})
-    shown = seen([here, waits], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2))
+    shown = observation([here, waits], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2))
     meant = decide(replace(shown, priority_returns=True), {"2": v100})
     assert bool(meant.of(Kind.MOVE)) is moves
     if not moves:
@@ -299,7 +301,9 @@ def test_no_job_moves_to_a_partition_that_slurm_closes_for_a_job_ahead(waits, mo
 def test_a_moved_job_whose_priority_does_not_return_is_behind_all_who_wait():
     """priority/basic gives a requeued job a new, last priority."""
     here, v100 = running("2", {"k1": {"k80": 1}}), Placement({"v100": 1}, {"v2": {"v100": 1}})
-    shown = seen([here, replace(ALONE, priority=900)], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2))
+    shown = observation(
+        [here, replace(ALONE, priority=900)], nodes(v1=1, v2=1, p1=2, p2=2, k1=2, k2=2)
+    )
     assert "Slurm keeps that partition for job 3" in decide(shown, {"2": v100}).deferred["2"]
 
 
@@ -307,7 +311,7 @@ def test_a_job_that_waits_takes_what_its_list_names_first():
     found = nodes(v1=2, v2=2, p1=1, p2=2, k1=2, k2=1)
     for first, rest in (("k80", "p100"), ("p100", "k80")):
         other = ordinary(partitions=(first, rest))
-        moved = decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE)
+        moved = decide(observation([HERE, other], found), {"1": K2}).of(Kind.MOVE)
         assert bool(moved) == (first == "p100")
 
 
@@ -315,9 +319,9 @@ def test_a_job_moves_to_no_place_of_one_that_is_on_its_way():
     found = nodes(v1=2, v2=2, p1=1, p2=2, k1=2, k2=1)
     sent = record({"k80": 1})
     other = job("2", restarts=1, admin_comment=sent, reason="None")
-    assert not decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE)
+    assert not decide(observation([HERE, other], found), {"1": K2}).of(Kind.MOVE)
     two = nodes(v1=2, v2=2, p1=1, p2=2, k1=2)
-    assert decide(seen([HERE, other], two), {"1": K2}).of(Kind.MOVE)
+    assert decide(observation([HERE, other], two), {"1": K2}).of(Kind.MOVE)
 
 
 def test_a_job_that_waits_keeps_others_only_from_what_it_can_use():
@@ -337,7 +341,7 @@ def test_a_job_that_waits_keeps_others_only_from_what_it_can_use():
         # A limit that does not count the moved job.
         *(ordinary(reason=reason, uid=4321, account="a", qos="b") for reason in LIMITS),
     ):
-        assert decide(seen([HERE, other], found), {"1": K2}).of(Kind.MOVE), other
+        assert decide(observation([HERE, other], found), {"1": K2}).of(Kind.MOVE), other
 
 
 def test_what_a_job_leaves_goes_to_who_waits_before_it_comes_back():
@@ -346,9 +350,9 @@ def test_what_a_job_leaves_goes_to_who_waits_before_it_comes_back():
     here = running("1", {"k1": {"k80": 1}}, declaration=both)
     found = nodes(v1=2, v2=2, p1=2, p2=2, k1=1, k2=2)
     grown = {"1": Placement({"k80": 2}, {"k1": {"k80": 2}})}
-    assert decide(seen([here], found), grown).of(Kind.MOVE)
+    assert decide(observation([here], found), grown).of(Kind.MOVE)
     waits = ordinary(request=GpuRequest(per_node={UNTYPED: 2}))
-    assert not decide(seen([here, waits], found), grown).of(Kind.MOVE)
+    assert not decide(observation([here, waits], found), grown).of(Kind.MOVE)
 
 
 TWO_OF_K1 = [
@@ -364,7 +368,7 @@ def on_k1(waits, first, *others, **more):
     used = {"cpus_used": 8, "memory_used_mb": 8000, "gpus_used": {"k80": 2}, **more}
     found = nodes(v1=2, p1=2, p2=2, k2=2)
     found = [replace(one, **used) if one.name == "k1" else one for one in found]
-    return decide(seen([first, *others, beside, waits], found), TO_V2)
+    return decide(observation([first, *others, beside, waits], found), TO_V2)
 
 
 @pytest.mark.parametrize("expected_s", [0.0, NOW + 3600])
@@ -406,19 +410,21 @@ def test_a_job_of_an_earlier_tick_that_still_runs_leaves_its_node_as_well():
     ]
     under_way = ControllerHistory(moving={"2": {"v2": {"v100": 1}}})
     wanted = {"1": TO_V2["1"]}
-    alone = decide(seen(TWO_OF_K1, found), wanted, past=under_way)
+    alone = decide(observation(TWO_OF_K1, found), wanted, past=under_way)
     assert [action.job.id for action in alone.of(Kind.MOVE)] == ["1"]
-    assert not decide(seen([*TWO_OF_K1, waits], found), wanted, past=under_way).of(Kind.MOVE)
+    assert not decide(observation([*TWO_OF_K1, waits], found), wanted, past=under_way).of(Kind.MOVE)
 
 
 def test_a_job_moves_to_what_another_leaves_only_where_jobs_may_be_stopped():
     other = running("2", {"k2": {"k80": 1}}, uid=1001)
     found = nodes(v1=1, v2=2, p1=2, p2=2, k1=2, k2=2)
     swap = {"1": K2, "2": Placement({"v100": 1}, {"v1": {"v100": 1}})}
-    assert [a.job.id for a in decide(seen([HERE, other], found), swap).of(Kind.MOVE)] == ["2"]
+    assert [a.job.id for a in decide(observation([HERE, other], found), swap).of(Kind.MOVE)] == [
+        "2"
+    ]
     guards = CONFIG.guards.model_copy(update={"preempt": True})
     site = CONFIG.model_copy(update={"guards": guards})
-    swapped = decide(seen([HERE, other], found), swap, site).of(Kind.MOVE)
+    swapped = decide(observation([HERE, other], found), swap, site).of(Kind.MOVE)
     assert {a.job.id for a in swapped} == {"1", "2"}
 
 
@@ -432,7 +438,7 @@ def stopped_for():
 
     def decided(newcomer, *others):
         plan = {"2": Placement({"k80": 2}, {"k1": {"k80": 2}})}
-        return decide(seen([here, newcomer, *others], found), plan, site)
+        return decide(observation([here, newcomer, *others], found), plan, site)
 
     return decided
 
@@ -480,41 +486,43 @@ def test_no_job_leaves_a_node_that_another_one_moves_to():
     other = running("2", {"k2": {"k80": 1}}, uid=1001)
     found = nodes(v1=1, v2=2, p1=1, p2=2, k1=2, k2=1)
     swap = {"1": K2, "2": Placement({"v100": 1}, {"v1": {"v100": 1}})}
-    first = decide(seen([HERE, other], found), swap)
+    first = decide(observation([HERE, other], found), swap)
     assert [action.job.id for action in first.of(Kind.MOVE)] == ["1"]
     assert first.deferred["2"] == "job 1 is on its way to k2, which it would leave"
     # The first is on its way since an earlier tick, and leaves v1 still, or has left it.
     for state in (HERE, job("1", restarts=1, eligible_s=NOW + 100)):
         under_way = ControllerHistory(moving={"1": {"k2": {"k80": 1}}})
-        meant = decide(seen([state, other], found), swap, past=under_way)
+        meant = decide(observation([state, other], found), swap, past=under_way)
         assert not meant.of(Kind.MOVE) and "k2" in meant.deferred["2"]
     to_p1 = {"1": Placement({"p100": 1}, {"p1": {"p100": 1}}), "2": swap["2"]}
-    aside = decide(seen([HERE, other], found), to_p1)
+    aside = decide(observation([HERE, other], found), to_p1)
     assert aside.deferred["2"] == "job 1 leaves v1, where it would go"
     elsewhere = {**to_p1, "2": Placement({"k80": 1}, {"k2": {"k80": 1}})}
-    assert len(decide(seen([HERE, other], found), elsewhere).of(Kind.MOVE)) == 1
+    assert len(decide(observation([HERE, other], found), elsewhere).of(Kind.MOVE)) == 1
 
 
 def test_no_job_moves_to_a_node_that_backfill_keeps_for_another():
     found = [replace(one, state="IDLE+PLANNED") if one.name == "k2" else one for one in nodes()]
-    kept = decide(seen([HERE], found), {"1": K2})
+    kept = decide(observation([HERE], found), {"1": K2})
     assert not kept.of(Kind.MOVE)
     assert kept.deferred["1"] == "Slurm keeps k2 for a job ahead (PLANNED)"
-    assert decide(seen([HERE]), {"1": K2}).of(Kind.MOVE)
+    assert decide(observation([HERE]), {"1": K2}).of(Kind.MOVE)
     used = [replace(one, gpus_used={"k80": 2}) if one.name == "k2" else one for one in nodes()]
-    assert decide(seen([HERE], used), {"1": K2}).deferred["1"] == "these GPUs are not free yet"
+    assert (
+        decide(observation([HERE], used), {"1": K2}).deferred["1"] == "these GPUs are not free yet"
+    )
 
 
 def test_who_is_at_a_limit_keeps_what_runs_and_it_stays():
     """Once it is requeued, the one that waits takes its share of the limit."""
     at_limit = job("2", reason="QOSMaxJobsPerUserLimit")
-    assert not decide(seen([at_limit, HERE]), {"1": K2}).of(Kind.MOVE)
-    assert decide(seen([replace(at_limit, uid=4321), HERE]), {"1": K2}).of(Kind.MOVE)
+    assert not decide(observation([at_limit, HERE]), {"1": K2}).of(Kind.MOVE)
+    assert decide(observation([replace(at_limit, uid=4321), HERE]), {"1": K2}).of(Kind.MOVE)
 
 
 def test_where_no_job_is_stopped_for_others_the_decision_on_one_says_that_it_runs_on():
     here = running("1", {"k1": {"k80": 2}})
-    observed = seen([here, job("2")])
+    observed = observation([here, job("2")])
     shown = look(observed)
     plan = dictate(shown.view, {"2": {"v100": 1}})
     means = diff(shown, plan, observed, CONFIG, MoveBudget(10))

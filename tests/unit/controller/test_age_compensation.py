@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hand_made import NOW, config, decide, dictate, hinted, job, look, seen
+from hand_made import NOW, config, decide, dictate, hinted, job, look, observation
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -40,7 +40,7 @@ class Slurm:
     age: int = 0
     state: JobState = JobState.PENDING
     held: bool = False
-    seen: list[int] = field(default_factory=list)
+    observation: list[int] = field(default_factory=list)
     later: list = field(default_factory=list)
 
     def __post_init__(self):
@@ -80,7 +80,7 @@ class Slurm:
             self.found_s = self.now + self.finds_s
         elif self.accrue_s:
             self.age = round(self.now - SINCE)
-        self.seen.append(self.priority)
+        self.observation.append(self.priority)
         return [None]
 
     def sleep(self, for_s):
@@ -89,7 +89,7 @@ class Slurm:
             self.accrue_s = SINCE
         for change in self.later:
             change(self)
-        self.seen.append(self.priority)
+        self.observation.append(self.priority)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def tick(slurm, store, tmp_path):
         '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
     )
     known = decode(store.steerings(["1"]).get("1", "")) or Steering()
-    shown = replace(seen([slurm.shown()], steering={"1": known}), age=AGE, keeps_ages=True)
+    shown = replace(observation([slurm.shown()], steering={"1": known}), age=AGE, keeps_ages=True)
     hints = decide(shown, {}, SITE).of(Kind.HINT)
     aged = age_compensation.need(hints, shown)
     context = ActionContext(slurm, store, site, clock=lambda: slurm.now)
@@ -123,7 +123,7 @@ def test_its_priority_never_changes_until_its_age_counts_again(store, tmp_path):
     sent, aged = tick(slurm, store, tmp_path)
     assert len(aged) == 1 and sent.messages == () and not sent.refused
     assert slurm.partition == LIST and slurm.nice == 100
-    *waits, last = slurm.seen
+    *waits, last = slurm.observation
     assert len(waits) == 1 + slurm.finds_s and set(waits) == {before}
     # Of that moment, as at any update.
     assert last == before + slurm.lag_s + slurm.finds_s
@@ -131,7 +131,9 @@ def test_its_priority_never_changes_until_its_age_counts_again(store, tmp_path):
     assert ours.was == {"Partition": "gpu"} and ours.wrote == {"Partition": LIST}
     assert not ours.age_lost
     assert not decide(
-        replace(seen([slurm.shown()], steering={"1": ours}), age=AGE, keeps_ages=True), {}, SITE
+        replace(observation([slurm.shown()], steering={"1": ours}), age=AGE, keeps_ages=True),
+        {},
+        SITE,
     ).actions
 
 
@@ -154,7 +156,7 @@ def test_nothing_is_sent_where_slurm_does_not_tell_the_ages(store, tmp_path):
     slurm.read_priorities = fails
     done, _ = tick(slurm, store, tmp_path)
     assert done.messages[0].startswith("the lists of 1 jobs stay: their ages are not known: sprio")
-    assert slurm.partition == "gpu" and slurm.seen == []
+    assert slurm.partition == "gpu" and slurm.observation == []
 
 
 def test_a_nice_that_its_owner_sets_meanwhile_is_the_owners(store, tmp_path):
@@ -199,9 +201,11 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
     if begins:
         slurm.state = JobState.RUNNING
         shown = replace(slurm.shown(), nodes=("v1",), gpus={"v1": {"v100": 1}}, start_s=NOW)
-        actions = decide(seen([shown], steering={"1": ours}), {}, SITE).of(Kind.HINT)
+        actions = decide(observation([shown], steering={"1": ours}), {}, SITE).of(Kind.HINT)
     else:
-        actions = restored(["1"], {}, seen([slurm.shown()], steering={"1": ours}), config(), {})
+        actions = restored(
+            ["1"], {}, observation([slurm.shown()], steering={"1": ours}), config(), {}
+        )
     (action,) = actions
     assert action.fields["Nice"] == "100"
 
@@ -218,7 +222,7 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
 )
 def test_whose_age_is_kept(more, ours, keeps):
     one = replace(Slurm().shown(), **more)
-    shown = replace(seen([one], steering={"1": ours}), age=AGE, keeps_ages=True)
+    shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
     steering = replace(ours, age_lost=True)
     action = Action(Kind.HINT, one, {"Partition": LIST}, steering, "its order of preference")
     assert age_compensation.need([action], shown) == ([action] if keeps else [])
@@ -228,7 +232,7 @@ def test_whose_age_is_kept(more, ours, keeps):
 
 
 def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept():
-    shown = replace(seen([Slurm().shown()]), age=AGE)
+    shown = replace(observation([Slurm().shown()]), age=AGE)
     assert hinted(decide(shown, {}, SITE)) == {}
     assert hinted(decide(replace(shown, keeps_ages=True), {}, SITE)) == {"1": {"Partition": LIST}}
 
@@ -239,7 +243,7 @@ def test_it_passes_no_other_in_the_end(ahead, sent):
     mine = Slurm().shown()
     other = job("2", declaration=None, partitions=("v100",), priority=ahead, submit_s=SINCE)
     mine = replace(mine, priority=900)
-    shown = replace(seen([mine, other]), age=AGE, keeps_ages=True)
+    shown = replace(observation([mine, other]), age=AGE, keeps_ages=True)
     assert ("1" in hinted(decide(shown, {}, SITE))) is sent
 
 
@@ -262,7 +266,7 @@ PLACES = [({}, None), ({}, "200"), ({"Nice": "0"}, None), ({"Nice": "0"}, "100")
 
 def hints_for(one, ours, nice, excluded, deep, site=SITE):
     observed = replace(
-        seen([one], steering={"1": ours}),
+        observation([one], steering={"1": ours}),
         age=AGE,
         keeps_ages=True,
         queue_depth=0 if deep else 100,
@@ -317,7 +321,9 @@ def test_a_nice_goes_first_and_the_list_at_the_next_tick():
 def test_a_list_that_stays_has_no_deadline():
     """With one it would be widened at any price at the next tick."""
     ours = Steering(was={"Nice": "0"}, wrote={"Nice": "100"}, time=NOW - 60)
-    observed = replace(seen([Slurm().shown()], steering={"1": ours}), age=AGE, keeps_ages=True)
+    observed = replace(
+        observation([Slurm().shown()], steering={"1": ours}), age=AGE, keeps_ages=True
+    )
     hint = Hint(("v100",), "200", Wait(NOW + 60, NOW + 600))
     (action,) = updates(["1"], {"1": hint}, {}, observed, config(), {})
     assert dict(action.fields) == {"Nice": "200"} and action.steering.until == 0
@@ -327,14 +333,14 @@ def test_what_keeps_a_list_as_it_is_can_be_said():
     mine = replace(Slurm().shown(), priority=900)
     near = job("2", declaration=None, partitions=("v100",), priority=1000, submit_s=SINCE)
     for others, stays in (([near], {"1"}), ([replace(near, priority=2000)], set())):
-        observed = replace(seen([mine, *others]), age=AGE, keeps_ages=True)
+        observed = replace(observation([mine, *others]), age=AGE, keeps_ages=True)
         shown, found = look(observed, SITE), set()
         hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
         assert found == stays
     assert "stays as it is" in list_updates.notes({"1"})["1"]
     # A list that the job has is not one that stays away.
     has = replace(mine, partitions=("v100", "p100", "k80"))
-    observed, found = replace(seen([has, near]), age=AGE, keeps_ages=True), set()
+    observed, found = replace(observation([has, near]), age=AGE, keeps_ages=True), set()
     shown = look(observed, SITE)
     hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
     assert found == set()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_made import NOW, config, job, running, seen
+from hand_made import NOW, config, job, observation, running
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -69,7 +69,7 @@ def cluster(now, report=None, idle_s=0.0, **more):
     mine = running("1", TWO, **{**usual, **more})
     given_progress = {"1": report} if report else {}
     files = [NodeUse("1", "v1", 1, now - 10, False, (use, use))]
-    found = seen([mine, job("2")], gpus={"1": files}, progress=given_progress)
+    found = observation([mine, job("2")], gpus={"1": files}, progress=given_progress)
     return replace(found, now=now)
 
 

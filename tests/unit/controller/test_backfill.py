@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, RATES, carried_out, config, job, node, ordinary, seen
+from hand_made import NOW, RATES, carried_out, config, job, node, observation, ordinary
 
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Kind
@@ -70,7 +70,7 @@ def used(*names):
 
 
 def look(jobs, found=None, **more):
-    return seen(jobs, nodes() if found is None else found, PARTITIONS, **more)
+    return observation(jobs, nodes() if found is None else found, PARTITIONS, **more)
 
 
 def started(id_, *names, **more):
@@ -207,7 +207,7 @@ def test_reserved_nodes_and_partitions_that_are_down_are_not_idle():
     soon = Reservation("r", ("v1",), NOW + 100, NOW + 5000)
     assert idle_nodes.idle(look([], reservations=(soon,)), SITE) == list(NAMES[1:])
     down = [PARTITIONS[0], replace(PARTITIONS[1], up=False)]
-    assert not idle_nodes.idle(seen([], nodes(), down), SITE)
+    assert not idle_nodes.idle(observation([], nodes(), down), SITE)
 
 
 def test_a_trainer_does_not_stand_in_anybodys_way():

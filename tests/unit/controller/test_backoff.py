@@ -37,11 +37,11 @@ def test_it_doubles_to_a_bound_and_is_back_at_once(store):
     clock = Clock()
     traffic = Traffic(clock)
     backoff = Backoff(SITE, traffic, store)
-    seen = []
+    observation = []
     for took in (1, 6, 6, 6, 6, 6, 1):
         answered(backoff, traffic, clock, took)
-        seen.append(backoff.interval_s)
-    assert seen == [60, 120, 240, 480, 600, 600, 60]
+        observation.append(backoff.interval_s)
+    assert observation == [60, 120, 240, 480, 600, 600, 60]
     assert backoff.pause_s(90) == 90 and not backoff.message() and not backoff.why_not_now()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_made import CONFIG, NOW, config, decide, job, look, only, running, seen
+from hand_made import CONFIG, NOW, config, decide, job, look, observation, only, running
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.entry_details import batch_of_entry
@@ -50,7 +50,7 @@ def test_a_range_gives_doublings(declared, sizes):
 def test_a_view_knows_sizes_rates_noise_and_the_present_batch():
     reports = {"1": progress(batch=128, noise=700.0)}
     jobs = [running("1", V1, declaration=RANGE), job("2")]
-    view = look(seen(jobs, progress=reports)).view
+    view = look(observation(jobs, progress=reports)).view
     batches = view.jobs.batches
     assert batches is not None
     assert batches.sizes.tolist() == [[64, 128, 256], [0, 0, 0]]
@@ -65,19 +65,21 @@ def test_a_view_knows_sizes_rates_noise_and_the_present_batch():
 
 
 def test_no_range_no_trait():
-    assert look(seen([job()])).view.jobs.batches is None
+    assert look(observation([job()])).view.jobs.batches is None
 
 
 def test_what_an_earlier_attempt_said_is_its_noise_but_not_its_batch():
     reports = {"1": progress(batch=128, noise=700.0)}
-    view = look(seen([running("1", V1, declaration=RANGE, restarts=1)], progress=reports)).view
+    view = look(
+        observation([running("1", V1, declaration=RANGE, restarts=1)], progress=reports)
+    ).view
     assert view.jobs.batches is not None
     assert view.jobs.batches.noise.tolist() == [700.0]
     assert view.jobs.batches.present.tolist() == [0]
 
 
 def test_another_batch_on_the_same_gpus_is_a_move():
-    observed = seen(
+    observed = observation(
         [running("1", V1, declaration=RANGE, requeue=True)],
         progress={"1": progress(noise=700.0)},
     )
@@ -99,7 +101,7 @@ def test_another_batch_on_the_same_gpus_is_a_move():
     ],
 )
 def test_no_move_where_the_batch_is_right_or_nobody_knows(batch, said):
-    observed = seen(
+    observed = observation(
         [running("1", V1, declaration=RANGE, requeue=True)], progress={"1": said} if said else {}
     )
     same = Placement({"v100": 1}, batch=batch, reason="dictated")
@@ -109,13 +111,15 @@ def test_no_move_where_the_batch_is_right_or_nobody_knows(batch, said):
 def test_a_script_that_takes_another_batch_all_the_same_is_moved_once():
     runs = running("1", V1, declaration=RANGE)
     wish = {"1": Placement({"v100": 1}, {"v1": {"v100": 1}}, batch=256)}
-    found = decide(seen([runs], progress={"1": progress(noise=700.0)}), wish)
+    found = decide(observation([runs], progress={"1": progress(noise=700.0)}), wish)
     comment = steering.merge("", only(found, Kind.MOVE).steering)
     again = replace(runs, restarts=1, admin_comment=comment)
     reports = {"1": progress(noise=700.0, restarts=1)}
-    assert not decide(seen([again], progress=reports), wish).actions
+    assert not decide(observation([again], progress=reports), wish).actions
     less = {"1": Placement({"v100": 1}, {"v1": {"v100": 1}}, batch=128)}
-    assert only(decide(seen([again], progress=reports), less), Kind.MOVE).steering.batch == 128
+    assert (
+        only(decide(observation([again], progress=reports), less), Kind.MOVE).steering.batch == 128
+    )
 
 
 def test_the_journal_keeps_the_batch():
@@ -128,13 +132,13 @@ def test_the_journal_keeps_the_batch():
 def test_ones_takes_a_larger_batch_when_the_noise_scale_is_known():
     site = config('[controller]\npolicy = "ones"\n')
     assert CONFIG.controller.policy != "ones"
-    calm = seen(
+    calm = observation(
         [running("1", V1, declaration=RANGE, requeue=True)], progress={"1": progress(noise=None)}
     )
     assert not [
         a for a in decide(calm, site=site).actions if a.placement and a.placement.batch != 64
     ]
-    noisy = seen(
+    noisy = observation(
         [running("1", V1, declaration=RANGE, requeue=True)], progress={"1": progress(noise=1e6)}
     )
     action = only(decide(noisy, site=site), Kind.MOVE)

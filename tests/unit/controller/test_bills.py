@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import config, job, look, node, nodes, partitions_of, running, seen
+from hand_made import config, job, look, node, nodes, observation, partitions_of, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ def numbers(declared, billing, rule=BillingRule.SUM, **more):
     """GPU type -> the numbers of GPUs that the job may be given."""
     one = job("1", declaration=declared, request=ONE, **more)
     large = [node(name, gpus=4) for name in ("v1", "p1", "k1")]
-    shown = replace(seen([one], large, priced(billing, large)), billing_rule=rule)
+    shown = replace(observation([one], large, priced(billing, large)), billing_rule=rule)
     view = look(shown, SITE).view
     return {
         kind: [n for n, rate in zip(view.counts, view.jobs.rate[0, row], strict=True) if rate > 0]
@@ -92,7 +92,7 @@ def test_the_partition_that_its_owner_asked_for_counts_too():
 def test_what_a_job_runs_on_stays_possible():
     found = nodes(v1=2)
     grown = running("1", {"v1": {"v100": 2}}, declaration=RANGE, request=ONE)
-    view = look(seen([grown], found, priced("GRES/gpu=1.0", found)), SITE).view
+    view = look(observation([grown], found, priced("GRES/gpu=1.0", found)), SITE).view
     assert view.jobs.rate[0, view.types.index("v100"), view.counts.index(2)] > 0
 
 

@@ -7,7 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hand_made import NOW, RATES, config, dictate, job, look, nodes, partitions_of, running, seen
+from hand_made import (
+    NOW,
+    RATES,
+    config,
+    dictate,
+    job,
+    look,
+    nodes,
+    observation,
+    partitions_of,
+    running,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,7 +150,7 @@ def test_plans_count_with_all_attempts():
 
     def hours(one, site=SITE, past=None):
         """Of its work that count, on the fastest type."""
-        jobs = look(seen([one]), site, past).view.jobs
+        jobs = look(observation([one]), site, past).view.jobs
         return jobs.left[0] / jobs.rate[0].max() / 3600
 
     assert hours(waits) < 1 and hours(asked, config()) < 1
@@ -163,7 +174,9 @@ def controller(tmp_path):
 
         def look_at(shown, reported=None):
             progress = {} if reported is None else {"1": reported}
-            found.observe = lambda: seen([shown], nodes(k1=1), steering={}, progress=progress)
+            found.observe = lambda: observation(
+                [shown], nodes(k1=1), steering={}, progress=progress
+            )
             return found.plan()
 
         found.look_at = look_at

@@ -1,7 +1,7 @@
 import time
 
 import pytest
-from hand_made import config, decide, hinted, job, seen
+from hand_made import config, decide, hinted, job, observation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,5 +81,5 @@ def test_one_jobs_nested_comment_holds_up_no_other(nest):
     site = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
     eve = Declaration(types=("any",), checkpoint="yes", constraint=nest)
     hers = job("1", user="eve", uid=1002, declaration=eve, features=nest)
-    found = decide(seen([hers, job("2")]), site=site)
+    found = decide(observation([hers, job("2")]), site=site)
     assert set(hinted(found)) == {"2"}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, RATES, config, job, look, nodes, seen
+from hand_made import CONFIG, RATES, config, job, look, nodes, observation
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation import job_updates
@@ -86,7 +86,7 @@ def test_who_allows_nothing_keeps_his_request(one):
 def test_what_was_changed_goes_back():
     one = asked()
     fields = job_updates.fields(
-        one, resource_request(one, Steering()), placed(), seen([one], nodes()), CONFIG
+        one, resource_request(one, Steering()), placed(), observation([one], nodes()), CONFIG
     )
     was = job_updates.originals(one, fields, {})
     assert was["NumCPUs"] == "4-4" and was["CPUsPerTask"] == was["MinCPUsNode"] == "4"
@@ -98,7 +98,11 @@ def test_what_was_changed_goes_back():
         "MinMemoryNode": "4096",
     }
     again = job_updates.fields(
-        steered, resource_request(one, Steering()), placed(), seen([steered], nodes()), CONFIG
+        steered,
+        resource_request(one, Steering()),
+        placed(),
+        observation([steered], nodes()),
+        CONFIG,
     )
     assert not {"NumCPUs", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode"} & set(again)
 
@@ -143,7 +147,7 @@ def test_whole_cores_for_odd_numbers_of_cpus_are_as_planned():
 def test_what_no_node_has_keeps_nobody_from_a_place(monkeypatch, declared, policy):
     monkeypatch.setattr(RATES, "cpus", TABLE)
     one = asked(replace(declared, types=("any",)))
-    observed, site = seen([one]), config(f'[controller]\npolicy = "{policy}"\n')
+    observed, site = observation([one]), config(f'[controller]\npolicy = "{policy}"\n')
     shown = look(observed, site)
     plan, _ = policies.get(policy)(shown.view, {})
     want = shown.schedulable["1"].request

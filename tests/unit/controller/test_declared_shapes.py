@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, job, look, node, running, seen
+from hand_made import CONFIG, job, look, node, observation, running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,7 +45,7 @@ def clusters(draw):
     found = [
         node(name, gpus, gpus_used={KINDS[name]: gpus - free[name]}) for name, gpus in NODES.items()
     ]
-    return seen(jobs, found), may
+    return observation(jobs, found), may
 
 
 @pytest.mark.parametrize("name", policies.names())
@@ -69,7 +69,7 @@ def test_a_range_would_be_planned_otherwise():
     found = [node("v2", 6), node("k1", 5, gpus_used={"k80": 4})]
     counts = []
     for one in (wide, listed):
-        view = look(seen([one], found)).view
+        view = look(observation([one], found)).view
         plan, _ = policies.get("hadar")(view, {})
         counts.append(plan.placements["1"].gpu_count)
     assert counts == [6, 4]

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, replace
 
 import pytest
-from hand_made import CONFIG, NOW, config, job, look, nodes, ordinary, running, seen
+from hand_made import CONFIG, NOW, config, job, look, nodes, observation, ordinary, running
 from missing import needs_root
 
 from slurm_hadar.controller.actuation import reconciliation
@@ -54,7 +54,7 @@ def report(**more):
 
 
 def known(site, *jobs, beat=ALIVE, progress=None, found=None, **more):
-    shown = seen(list(jobs), found, progress={"1": progress} if progress else {})
+    shown = observation(list(jobs), found, progress={"1": progress} if progress else {})
     return JobContext("1", shown, site, ME, beat, **more)
 
 
@@ -107,7 +107,7 @@ def test_a_job_that_runs_without_a_gpu_is_a_problem_with_its_cure(site):
 def test_a_dependency_that_can_never_be_met_is_no_wait_for_another_job():
     failed = {"dependency": "afterok:7(failed)", "reason": "DependencyNeverSatisfied"}
     jobs = [job("1", dependency="afterok:7", reason="Dependency"), job("2", **failed)]
-    _, excluded = schedulable_jobs(seen(jobs), CONFIG, {})
+    _, excluded = schedulable_jobs(observation(jobs), CONFIG, {})
     assert excluded == {
         "1": "it waits for another job",
         "2": "its dependency can never be met: the job that it depends on has ended otherwise; "
@@ -117,7 +117,7 @@ def test_a_dependency_that_can_never_be_met_is_no_wait_for_another_job():
 
 def test_a_dependency_that_can_never_be_met_is_one_problem(site):
     failed = job("1", dependency="afterok:7(failed)", reason="DependencyNeverSatisfied")
-    _, excluded = schedulable_jobs(seen([failed]), CONFIG, {})
+    _, excluded = schedulable_jobs(observation([failed]), CONFIG, {})
     (found,) = wrong(site, failed, last=Decision("1", NOW - 5, "not steered", excluded["1"]))
     assert found.what.startswith("its dependency can never be met")
 
@@ -346,7 +346,7 @@ def moved(store):
     here = running("1", {"v1": {"v100": 1}}, restarts=1, start_s=NOW - 490, submit_s=NOW - 495)
     for _ in range(2):
         after = report(restarts=1, rate=10.0, restart_s=8.0)
-        reconciliation.reconcile(store, seen([here], progress={"1": after}), 120.0)
+        reconciliation.reconcile(store, observation([here], progress={"1": after}), 120.0)
     return here, after
 
 
@@ -355,7 +355,7 @@ class Reader:
 
     def __init__(self, site, store, *jobs, progress=None):
         self.config, self.store = site, store
-        self._seen = seen(list(jobs), progress={"1": progress} if progress else {})
+        self._seen = observation(list(jobs), progress={"1": progress} if progress else {})
 
     def observe(self):
         return self._seen
@@ -559,7 +559,7 @@ def test_an_owner_learns_of_own_jobs_and_of_no_other(site):
         slurm_version = (24, 11, 5)
 
         def __init__(self, *jobs):
-            self._seen = seen(list(jobs))
+            self._seen = observation(list(jobs))
 
         def read_jobs(self, *_):
             return list(self._seen.jobs.values())
@@ -617,8 +617,8 @@ def test_a_job_that_requeued_itself_late_is_reported(site, store):
     waits = wrong(site, again, entries=tuple(store.history("1")))
     assert "requeued itself late, 300 s after its signal (USR1)" in waits[0].what
     assert "allows 60 s" in waits[0].what and "with & and wait" in waits[0].cures[0]
-    assert reconciliation.reconcile(store, seen([again]), 120.0) == ["1"]
-    assert reconciliation.reconcile(store, seen([again]), 120.0) == []
+    assert reconciliation.reconcile(store, observation([again]), 120.0) == ["1"]
+    assert reconciliation.reconcile(store, observation([again]), 120.0) == []
     here = running("1", HERE, declaration=SAVES, restarts=1, submit_s=NOW - 100)
     assert lines(wrong(site, here, entries=tuple(store.history("1")))) == lines(waits)
     # Another restart since is not of this signal.
@@ -652,7 +652,7 @@ def test_what_a_later_move_did_is_not_taken_for_a_late_requeue(site, store):
     signalled(store, GAVE_UP)
     signalled(store, "moved")
     again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
-    assert reconciliation.reconcile(store, seen([again]), 120.0) == []
+    assert reconciliation.reconcile(store, observation([again]), 120.0) == []
     assert not any("late" in one for one in lines(wrong(site, again, entries=entries_of(store))))
 
 
@@ -774,6 +774,6 @@ def test_what_its_owner_wished_is_a_fact_and_no_problem(site, store):
     assert not any("pin" in one.what for one in tale.problems)
     assert tale.now[-1].endswith("pinned it to its place; to let it move: hadar set 1 pin=no")
     later = job("1", eligible_s=NOW + 90)
-    _, excluded = schedulable_jobs(seen([later]), CONFIG, {})
+    _, excluded = schedulable_jobs(observation([later]), CONFIG, {})
     decided = Decision("1", NOW - 5, "not steered", excluded["1"])
     assert "begin time" in excluded["1"] and wrong(site, later, last=decided) == []

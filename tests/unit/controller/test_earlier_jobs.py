@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import CONFIG, NOW, config, dictate, job, nodes, running, seen
+from hand_made import CONFIG, NOW, config, dictate, job, nodes, observation, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ class Site:
     def look(self, *jobs, samples=None):
         """The snapshot of a tick; ``samples``: job -> what it reports."""
         reports = {id_: report(id_, done, self.now) for id_, done in (samples or {}).items()}
-        shown = seen(jobs, nodes(k1=1), now=self.now, progress=reports)
+        shown = observation(jobs, nodes(k1=1), now=self.now, progress=reports)
         return self.controller._snapshot(shown, {}, _Mode(False))[1]
 
     def runs(self, seconds, end="COMPLETED", samples=None, every=600.0, **more):
@@ -217,28 +217,28 @@ def test_only_so_many_are_kept_of_a_kind_of_a_user_and_of_all(store, monkeypatch
     ended += [finished(number, name=f"n{number}") for number in range(100, 200)]
     known = EarlierJobsLearner(store.connection)
     for _ in range(2):
-        known.learn(seen(ended), {one.id: 60.0 for one in ended})
+        known.learn(observation(ended), {one.id: 60.0 for one in ended})
         rows = list(EndedJobsTable(store.connection).rows(0.0))
         # The last ones.
         assert {int(row.job) for row in rows if row.uid == 1000} == set(range(170, 200))
         assert len(rows) == 40
         assert all(len(one.gpu_s) <= earlier_jobs.MOST_ALIKE for one in known.of(NOW).values())
     before = store.connection.total_changes
-    known.learn(seen(ended), {one.id: 60.0 for one in ended})
+    known.learn(observation(ended), {one.id: 60.0 for one in ended})
     assert store.connection.total_changes == before
 
 
 def test_a_job_of_a_partition_that_opts_jobs_in_counts_too(store):
     known = EarlierJobsLearner(store.connection)
     ended = [finished(number, declaration=None) for number in (1, 2)]
-    known.learn(seen(ended), {"1": 60.0})
+    known.learn(observation(ended), {"1": 60.0})
     assert list(known.of(NOW)) == [(1000, "train", "")]
 
 
 def test_no_name_and_no_cell_of_the_file_ends_a_tick(store):
     known = EarlierJobsLearner(store.connection)
     odd = finished(1, name="a\ud800'; DROP TABLE ended_job; --" + "x" * 999)
-    known.learn(seen([odd]), {"1": 60.0})
+    known.learn(observation([odd]), {"1": 60.0})
     assert len(known.of(NOW)) == 1
     store.connection.execute("UPDATE ended_job SET samples='x', gpu_s=9e999, name=x'ff'")
     assert all(not one.gpu_s for one in EarlierJobsLearner(store.connection).of(NOW).values())

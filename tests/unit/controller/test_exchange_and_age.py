@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
-from hand_made import NOW, config, dictate, look, nodes, ordinary, seen
+from hand_made import NOW, config, dictate, look, nodes, observation, ordinary
 from hand_made import job as any_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,7 +160,7 @@ class Slurm:
                 else ordinary(id_, **known)
             )
         ages = {int(id_): float(int(self.points(id_))) for id_ in self.jobs}
-        observed = seen(
+        observed = observation(
             list(shown.values()), FULL, steering=self.steering, now=self.now, age=self.age,
             counted_ages=ages if knows_ages else {}, priority_returns=True,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_made import RATES, config, nodes, ordinary, running, seen
+from hand_made import RATES, config, nodes, observation, ordinary, running
 from hand_made import job as any_job
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -97,7 +97,7 @@ class Site:
         self.changed = set()
 
     def tick(self):
-        shown = seen(
+        shown = observation(
             [*self.jobs.values(), *self.gone],
             self.nodes,
             steering=self.steering,

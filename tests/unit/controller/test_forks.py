@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import config, decide, job, look, nodes, running, seen
+from hand_made import config, decide, job, look, nodes, observation, running
 
 from slurm_hadar.controller.snapshot.forks import carried_out
 from slurm_hadar.domain.declaration import Declaration
@@ -20,7 +20,7 @@ FORKED = Placement(
 
 def view_with(fork):
     declared = Declaration(types=("any",), checkpoint="yes", fork=fork)
-    return look(seen([job(declaration=declared)])).view
+    return look(observation([job(declaration=declared)])).view
 
 
 @pytest.mark.parametrize("fork", [(1, 1), (1, 4), (2, 8)])
@@ -36,7 +36,7 @@ def test_a_job_that_may_not_be_forked_is_left_as_it_is():
 
 
 def test_a_running_job_that_may_not_be_forked_stays_where_it_is():
-    view = look(seen([running("1", {"v1": {"v100": 1}})])).view
+    view = look(observation([running("1", {"v1": {"v100": 1}})])).view
     placement = carried_out(Plan({"1": FORKED}), view).placements["1"]
     assert (placement.gpus, placement.copies) == ({"v100": 1}, 1)
     assert placement.nodes == {"v1": {"v100": 1}}
@@ -64,7 +64,7 @@ def test_work_that_only_several_copies_do_in_time_counts_in_full_where_there_are
     )
     for policy, there in (("hadare", True), ("hadar", False)):
         site = config(f'[controller]\npolicy = "{policy}"\n')
-        shown = look(seen([job(declaration=declared, time_limit_s=18_000.0)]), site)
+        shown = look(observation([job(declaration=declared, time_limit_s=18_000.0)]), site)
         assert bool(shown.view.jobs.left[0] == 10**8) is there
 
 
@@ -72,7 +72,7 @@ def test_the_speed_and_size_of_a_copy_are_those_of_its_node():
     declared = Declaration(types=("any",), checkpoint="yes", fork=(1, 4))
     both = {"v1": {"v100": 1}, "k1": {"k80": 1}}
     runs = running("1", both, declaration=declared, tasks=2, cpus=8, mem_per_cpu_mb=1000)
-    jobs = look(seen([runs], nodes(v1=1, k1=1))).view.jobs
+    jobs = look(observation([runs], nodes(v1=1, k1=1))).view.jobs
     assert jobs.cpus_per_gpu.tolist() == [4.0] and jobs.mem_per_gpu_mb.tolist() == [4000.0]
     assert len(jobs.held) == 2 and (jobs.rate[0, :, 0] > 0).all()
 
@@ -91,7 +91,7 @@ def test_copies_are_on_nodes_of_one_partition(asked):
         partitions=asked,
     )
     one = running("1", {"k1": {"k80": 1}}, declaration=declared, partitions=asked[:1])
-    (action,) = decide(seen([one], nodes(k1=1)), site=site).actions
+    (action,) = decide(observation([one], nodes(k1=1)), site=site).actions
     there = action.placement
     assert there.copies > 1
     assert set(there.gpus) == ({"v100", "p100", "k80"} if "gpu" in asked else {"v100"})
@@ -108,5 +108,5 @@ def test_copies_outside_the_largest_partition_stay_where_they_are():
     )
     one = running("1", {"k1": {"k80": 1}, "k2": {"k80": 1}}, declaration=declared)
     one = replace(one, partitions=("k80",), node_count=2)
-    found = decide(seen([one], nodes(k1=1, k2=1, v1=2, v2=2)), site=site)
+    found = decide(observation([one], nodes(k1=1, k2=1, v1=2, v2=2)), site=site)
     assert not found.actions and not found.deferred

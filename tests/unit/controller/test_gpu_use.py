@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, job, running, seen
+from hand_made import NOW, job, observation, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ def node_use(*gpus, host="v1", when=NOW - 10, finished=False):
 def look(*files, progress=None, **more):
     given_progress = {"1": progress} if progress else {}
     mine = running("1", TWO, declaration=MODEL, **more)
-    return seen([mine], gpus={"1": list(files)}, progress=given_progress)
+    return observation([mine], gpus={"1": list(files)}, progress=given_progress)
 
 
 def progress_report(rate=50.0, restarts=0, batch=64):
@@ -58,7 +58,7 @@ def test_only_the_present_attempt_counts():
         assert present(look(old), "1") is None
     started = look(node_use(gpu(), when=NOW - 10), start_s=NOW - 5)
     assert present(started, "1") is None
-    waits = seen([job("1", JobState.PENDING)], gpus={"1": [node_use(gpu())]})
+    waits = observation([job("1", JobState.PENDING)], gpus={"1": [node_use(gpu())]})
     assert present(waits, "1") is None
 
 
@@ -104,7 +104,7 @@ def test_the_profiles_learn_what_a_job_does_with_all_of_its_gpus():
     assert learned(look(node_use(gpu()))) == []
     mixed = {"v1": {"v100": 1}, "k1": {"k80": 1}}
     both = [node_use(gpu()), node_use(gpu(), host="k1")]
-    shown = seen([running("1", mixed, declaration=MODEL)], gpus={"1": both})
+    shown = observation([running("1", mixed, declaration=MODEL)], gpus={"1": both})
     assert learned(shown) == []
 
 

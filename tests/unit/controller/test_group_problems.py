@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import CONFIG, NOW, RATES, config, node, nodes, seen
+from hand_made import CONFIG, NOW, RATES, config, node, nodes, observation
 
 from slurm_hadar.controller.announcements import Announcements
 from slurm_hadar.controller.journal.store import Store
@@ -21,7 +21,7 @@ GROUP = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 
 
 def without(*names):
-    whole = seen([])
+    whole = observation([])
     kept = [one for one in whole.partitions.values() if one.name not in names]
     return replace(whole, partitions={one.name: one for one in kept})
 
@@ -31,7 +31,7 @@ def renamed():
         replace(one, gpus={"p100x": 2}, gpus_used={}) if one.name[0] == "p" else one
         for one in nodes()
     ]
-    return seen([], found)
+    return observation([], found)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_group_that_does_not_work_is_named_with_what_is_missing_and_what_to_do
 
 
 def test_a_group_with_other_nodes_than_its_partition_is_told_of():
-    whole = seen([])
+    whole = observation([])
     smaller = replace(whole.partitions["p100"], nodes=("p1",))
     observed = replace(whole, partitions={**whole.partitions, "p100": smaller})
     (words,) = group_problems(observed, GROUP).values()
@@ -57,15 +57,22 @@ def test_a_group_with_other_nodes_than_its_partition_is_told_of():
 
 
 def test_groups_that_work_and_no_groups_say_nothing():
-    assert group_problems(seen([]), GROUP) == {} == group_problems(without("p100"), CONFIG)
+    assert group_problems(observation([]), GROUP) == {} == group_problems(without("p100"), CONFIG)
 
 
 def test_where_slurm_hides_the_nodes_their_types_say_nothing():
-    assert group_problems(replace(seen([]), nodes={}), GROUP) == {}
+    assert group_problems(replace(observation([]), nodes={}), GROUP) == {}
 
 
 def test_a_tick_tells_of_it_once_and_that_it_is_over():
-    looks = [seen([]), without("p100"), without("p100"), without("k80"), seen([]), seen([])]
+    looks = [
+        observation([]),
+        without("p100"),
+        without("p100"),
+        without("k80"),
+        observation([]),
+        observation([]),
+    ]
     found = [group_problems(one, GROUP) for one in looks]
     said = [group_news(known, now) for known, now in zip([{}, *found], found, strict=False)]
     assert [len(one) for one in said] == [0, 1, 0, 1, 1, 0]
@@ -100,8 +107,8 @@ LOST = replace(node("v1"), gpus_used={"v100": 2})
     ("wrong", "fault", "at_the_end"),
     [
         (without("p100"), "", 1),
-        (seen([], [LOST, *nodes()[1:]]), "", 0),
-        (seen([]), "slurmdbd is silent", 1),
+        (observation([], [LOST, *nodes()[1:]]), "", 0),
+        (observation([]), "slurmdbd is silent", 1),
     ],
     ids=["groups", "lost GPUs", "accounting"],
 )
@@ -124,7 +131,7 @@ def test_ticks_of_a_timer_say_once_that_something_does_not_work(store, wrong, fa
 
     with pytest.raises(SlurmError):
         tick(wrong, fails=True)
-    fine = seen([])
+    fine = observation([])
     said = [tick(one) for one in (wrong, wrong, fine, fine, wrong)]
     assert said == [1, 0, at_the_end, 0, 1]
 
@@ -155,4 +162,4 @@ def test_status_shows_it_to_the_operator_as_long_as_it_lasts():
     operator, ann = Viewer(0, everything=True), Viewer(1000)
     (line,) = shown(without("p100"), operator)
     assert "this Slurm has no partition p100" in line and "hadar check" in line
-    assert not shown(without("p100"), ann) and not shown(seen([]), operator)
+    assert not shown(without("p100"), ann) and not shown(observation([]), operator)

@@ -1,7 +1,7 @@
 """Tasks that an owner declares, in the view and in what hare makes of them."""
 
 import pytest
-from hand_made import job, look, seen
+from hand_made import job, look, observation
 
 from slurm_hadar import policies
 from slurm_hadar.domain.declaration import Declaration, parse
@@ -9,7 +9,7 @@ from slurm_hadar.domain.declaration import Declaration, parse
 
 def view_with(**more):
     declared = Declaration(types=("any",), checkpoint="yes", **more)
-    return look(seen([job(declaration=declared)])).view
+    return look(observation([job(declaration=declared)])).view
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, config, dictate, job, node, ordinary, running, seen
+from hand_made import NOW, RATES, config, dictate, job, node, observation, ordinary, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,7 +78,7 @@ def tick(tmp_path):
             found = Controller(settings, cluster, store, RATES, 0, lambda: NOW, decide=stays)
             gpus = samples() if gpus is None else gpus
             there = [node("v1", gpus_used={"v100": 2})]
-            found.observe = lambda: seen(jobs, there, steering={}, gpus=gpus)
+            found.observe = lambda: observation(jobs, there, steering={}, gpus=gpus)
             plan = found.plan()
             said = plan.plan.placements.get("1")
             reason = said.reason if said else plan.plan.waiting.get("1", "")
@@ -154,7 +154,7 @@ def test_none_of_those_that_make_way_is_stopped_for_nothing(held, wanted, most):
         ordinary(str(10 + n), request=GpuRequest(per_node={"v100": k}))
         for n, k in enumerate(wanted)
     ]
-    found = preemption.sufficient_preemptions(jobs, most, seen([*jobs, *waiting], there))
+    found = preemption.sufficient_preemptions(jobs, most, observation([*jobs, *waiting], there))
     assert len(found) <= min(most, len(wanted))
     room = sorted((sum(one.gpus[one.nodes[0]].values()) for one in found), reverse=True)
     for stopped in range(len(found)):
@@ -178,7 +178,7 @@ def test_the_message_says_what_follows_and_how_to_keep_the_job():
 
     def text(keys, settings=site):
         memory = AlertMemory(idle={"1": NOW - 2 * H})
-        shown = seen([idle(keys=keys)], gpus=samples())
+        shown = observation([idle(keys=keys)], gpus=samples())
         found = conditions.of_jobs(shown, memory, settings)
         (alert,) = [one for one in found if one.kind == "held_idle"]
         return alert.text

@@ -15,10 +15,10 @@ from hand_made import (
     job,
     look,
     nodes,
+    observation,
     only,
     ordinary,
     running,
-    seen,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ def record(was, wrote=None, at=NOW - 10, **more):
 
 
 def hint(one, want=None, site=SITE, found=None, **more):
-    return hinted(decide(seen([one], found), want or {}, site, **more)).get(one.id, {})
+    return hinted(decide(observation([one], found), want or {}, site, **more)).get(one.id, {})
 
 
 # -- the order -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_a_partition_that_starts_no_jobs_leaves_the_list(inactive):
     others."""
     waits = job(declaration=replace(ALL, partitions=("gpu",)),
                 partitions=("v100", "p100", "k80"), reason="PartitionInactive")  # fmt: skip
-    shown = replace(seen([waits]), partitions=closed(*inactive))
+    shown = replace(observation([waits]), partitions=closed(*inactive))
     left = ",".join(name for name in waits.partitions if name not in inactive)
     assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": left}
 
@@ -93,7 +93,7 @@ def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
     waits = job(
         declaration=replace(ALL, partitions=("gpu",)), partitions=tuple(partitions.split(","))
     )
-    down = replace(seen([waits]), partitions=closed("k80"), age=ENFORCED)
+    down = replace(observation([waits]), partitions=closed("k80"), age=ENFORCED)
     done = decide(down, {}, SITE)
     assert hinted(done)["1"] == {"Partition": "v100,p100"}
     later = replace(after(down, done), now=NOW + 1000, age=ENFORCED)
@@ -109,7 +109,7 @@ def test_a_list_of_an_owners_own_is_not_changed_for_a_partition_that_is_down():
     """Its owner named it, so no age is lost for that: it may be up again soon."""
     old = {"submit_s": NOW - 900, "eligible_s": NOW - 900, "reason": "PartitionDown"}
     waits = job(declaration=ALL, partitions=("v100", "p100", "k80"), **old)
-    shown = replace(seen([waits]), partitions=closed("k80"), age=ENFORCED)
+    shown = replace(observation([waits]), partitions=closed("k80"), age=ENFORCED)
     assert hinted(decide(shown, {}, config())) == {}
 
 
@@ -121,7 +121,7 @@ def test_a_partition_that_the_site_removes_leaves_the_list_of_a_job_that_has_wai
         submit_s=NOW - 900,
         eligible_s=NOW - 900,
     )
-    shown = replace(seen([waits]), partitions=closed("k80"), age=ENFORCED)
+    shown = replace(observation([waits]), partitions=closed("k80"), age=ENFORCED)
     assert hinted(decide(shown, {}, SITE)) == {}
     without = config('[partitions.groups]\ngpu = ["v100", "p100"]\n')
     assert hinted(decide(shown, {}, without))["1"] == {"Partition": "v100,p100"}
@@ -156,14 +156,14 @@ def test_no_order_changes_places(age, waited_s, other, sent):
     times = {"submit_s": NOW - waited_s, "eligible_s": NOW - waited_s}
     one = job(declaration=ALL, partitions=("k80", "v100"), priority=1000, **times)
     neighbour = ordinary("2", partitions=("v100",), priority=other, reason="Resources")
-    shown = replace(seen([one, neighbour]), age=age)
+    shown = replace(observation([one, neighbour]), age=age)
     assert hinted(decide(shown, {}, SITE)).get("1", {}) == (
         {"Partition": "v100,k80"} if sent else {}
     )
     # One that makes the job wait is widened all the same.
     narrow = record({"Partition": "v100,p100,k80"}, {"Partition": "v100"}, until=NOW - 1)
     short = job(declaration=ALL, partitions=("v100",), admin_comment=narrow, **times)
-    shown = replace(seen([short, neighbour]), age=age)
+    shown = replace(observation([short, neighbour]), age=age)
     assert "k80" in hinted(decide(shown, {}, SITE))["1"]["Partition"]
 
 
@@ -171,13 +171,13 @@ def test_an_age_that_an_update_took_is_counted_again():
     times = {"submit_s": NOW - 600, "eligible_s": NOW - 600}
     narrow = record({"Partition": "v100,p100,k80"}, {"Partition": "v100"}, until=NOW - 1)
     short = job(declaration=ALL, partitions=("v100",), admin_comment=narrow, **times)
-    (action,) = decide(replace(seen([short]), age=ENFORCED), {}, SITE).of(Kind.HINT)
+    (action,) = decide(replace(observation([short]), age=ENFORCED), {}, SITE).of(Kind.HINT)
     names = action.fields["Partition"]
 
     def later(waited_s, ours=action.steering):
         text = merge("", ours)
         wide = replace(short, partitions=tuple(names.split(",")), admin_comment=text)
-        shown = seen([wide])
+        shown = observation([wide])
         after = replace(shown, age=ENFORCED, now=NOW + waited_s)
         return decide(after, {}, SITE).of(Kind.HINT)
 
@@ -188,7 +188,7 @@ def test_an_age_that_an_update_took_is_counted_again():
     assert "count its age again" in again.reason
     assert later(40, again.steering) == []
     # Nothing to count where no limit is enforced.
-    (action,) = decide(seen([short]), {}, SITE).of(Kind.HINT)
+    (action,) = decide(observation([short]), {}, SITE).of(Kind.HINT)
     assert later(20, action.steering) == []
 
 
@@ -197,7 +197,7 @@ def test_a_time_limit_that_seems_too_short_takes_no_type_out_of_the_list(submitt
     """On k80 it would take 1.6 times as long as its limit; plain Slurm would start it there."""
     short = replace(ALL, batch=(64, 64), samples=70_000.0)
     listed = job(declaration=short, partitions=submitted, time_limit_s=900.0)
-    shown = seen([listed])
+    shown = observation([listed])
     rows = look(shown, SITE).view.jobs
     kinds = look(shown, SITE).view.types
     assert rows.rate[0, kinds.index("k80"), 0] == 0 < rows.rate[0, kinds.index("v100"), 0]
@@ -211,8 +211,8 @@ def test_a_list_stays_while_a_limit_keeps_its_job_waiting():
     times = {"submit_s": NOW - 600, "eligible_s": NOW - 600}
     one = job(declaration=ALL, partitions=("v100", "k80"), admin_comment=ordered, **times)
     at_limit = replace(one, reason="QOSMaxGRESPerUser")
-    assert hinted(decide(replace(seen([at_limit]), age=ENFORCED), {}, SITE)) == {}
-    free = hinted(decide(seen([at_limit]), {}, SITE))
+    assert hinted(decide(replace(observation([at_limit]), age=ENFORCED), {}, SITE)) == {}
+    free = hinted(decide(observation([at_limit]), {}, SITE))
     assert free == {"1": {"Partition": "k80,v100"}}
 
 
@@ -240,7 +240,7 @@ def test_a_type_that_a_table_left_out_comes_back_by_measured_speeds(monkeypatch)
     waits = job(declaration=LISTED, partitions=("v100", "p100"))
     assert hint(waits) == {}
     measured(monkeypatch, ("v100", 635.0), ("k80", 637.0))
-    shown = seen([waits])
+    shown = observation([waits])
     sent = decide(shown, {}, SITE)
     (action,) = sent.of(Kind.HINT)
     assert set(action.fields["Partition"].split(",")) == {"v100", "p100", "k80"}
@@ -288,7 +288,7 @@ def test_a_type_comes_back_where_an_update_costs_places_only_while_it_is_free(mo
     waits = job(declaration=LISTED, partitions=("v100", "p100"), **times)
 
     def sent(found):
-        return hinted(decide(replace(seen([waits], found), age=ENFORCED), {}, SITE))
+        return hinted(decide(replace(observation([waits], found), age=ENFORCED), {}, SITE))
 
     assert "k80" in sent(nodes())["1"]["Partition"]
     assert sent(nodes(k1=2, k2=2)) == {}
@@ -428,7 +428,9 @@ SOME = replace(ALL, types=("v100", "p100"))
 def test_types_that_only_a_list_said_are_features_once_it_is_taken_back():
     """Else Slurm would start it on a type that its owner excluded."""
     some = replace(SOME, partitions=("gpu",))
-    first = replace(seen([job(declaration=some, partitions=("v100", "p100"))]), queue_depth=0)
+    first = replace(
+        observation([job(declaration=some, partitions=("v100", "p100"))]), queue_depth=0
+    )
     done = decide(first, {}, SITE)
     assert hinted(done)["1"] == {"Partition": "gpu", "Features": "v100|p100"}
     second = replace(after(first, done), queue_depth=0)
@@ -464,7 +466,7 @@ def test_a_site_with_one_partition_for_all_types_gets_no_hints():
 
 
 def test_a_second_look_sends_nothing():
-    first = seen([job(declaration=ALL), job("2", declaration=ANY)])
+    first = observation([job(declaration=ALL), job("2", declaration=ANY)])
     done = decide(first, {"1": {"k80": 1}}, SITE)
     assert len(done.of(Kind.HINT)) == 2
     assert decide(after(first, done), {"1": {"k80": 1}}, SITE).actions == ()
@@ -472,7 +474,7 @@ def test_a_second_look_sends_nothing():
 
 def shallow(jobs, depth=14):
     """Where Slurm looks at so few jobs that lists may name 7 partitions, in a burst 10."""
-    return replace(seen(jobs), queue_depth=depth)
+    return replace(observation(jobs), queue_depth=depth)
 
 
 def test_how_many_partitions_lists_may_name_goes_by_what_slurm_looks_at():
@@ -535,12 +537,12 @@ def test_what_we_changed_is_taken_back_where_slurm_keeps_the_job_waiting():
         reason="Licenses",
         admin_comment=record(was, wrote),
     )
-    shown = seen([stuck])
+    shown = observation([stuck])
     action = only(decide(shown, {}, SITE), Kind.HINT)
     assert action.fields == was
     then = replace(carried_out(stuck, action), reason="Licenses")
     assert decode(then.admin_comment).was == {}
-    assert decide(seen([then]), {}, SITE).actions == ()
+    assert decide(observation([then]), {}, SITE).actions == ()
 
 
 def test_what_a_move_left_behind_is_taken_back_when_the_job_does_not_start():
@@ -557,7 +559,7 @@ def test_what_a_move_left_behind_is_taken_back_when_the_job_does_not_start():
     assert hint(late, site=CONFIG) == was
     # As long as it is on its way nothing is sent.
     on_its_way = replace(late, admin_comment=merge("", replace(ours, time=NOW - 5)))
-    assert decide(seen([on_its_way]), {}).actions == ()
+    assert decide(observation([on_its_way]), {}).actions == ()
 
 
 def operators():
@@ -609,17 +611,17 @@ def test_a_foreign_field_is_neither_changed_nor_put_back():
     assert hint(his, {"1": {"v100": 1}}) == {}
     # His list may name another type first, so a move would only restart it where it is.
     here = running("1", {"k1": {"k80": 1}}, admin_comment=his.admin_comment)
-    assert decide(seen([here]), {"1": {"v100": 1}}, SITE).actions == ()
+    assert decide(observation([here]), {"1": {"v100": 1}}, SITE).actions == ()
 
 
 def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
     ours = record({"Nice": "5", "Features": ""}, {"Nice": "-900", "Features": "k80"})
     here = running("1", {"k1": {"k80": 1}}, nice=-900, admin_comment=ours)
-    action = only(decide(seen([here]), {"1": {"k80": 1}}), Kind.HINT)
+    action = only(decide(observation([here]), {"1": {"k80": 1}}), Kind.HINT)
     assert action.fields == {"Nice": "5"}
     assert action.steering.was == {"Features": ""}
     his = replace(here, nice=7)
-    assert decide(seen([his]), {"1": {"k80": 1}}).actions == ()
+    assert decide(observation([his]), {"1": {"k80": 1}}).actions == ()
     # It waits still, and others start before it otherwise.
     moved = record({"Nice": "5", "Features": ""}, {"Nice": "-900", "Features": "k80"}, moves=1)
     waits = job("1", nice=-900, features="k80", restarts=1, admin_comment=moved)
@@ -629,10 +631,10 @@ def test_the_nice_of_a_move_goes_when_the_job_runs_and_not_before():
 def test_the_mails_that_a_move_switched_off_are_on_again_when_the_job_runs():
     ours = record({"MailType": "BEGIN,END", "Features": ""}, {"MailType": "END", "Features": "k80"})
     here = running("1", {"k1": {"k80": 1}}, admin_comment=ours)
-    action = only(decide(seen([here]), {"1": {"k80": 1}}), Kind.HINT)
+    action = only(decide(observation([here]), {"1": {"k80": 1}}), Kind.HINT)
     assert action.fields == {"MailType": "BEGIN,END"} and action.steering.was == {"Features": ""}
     # The next move does not restore them either, nor does what is sent while it waits.
-    (move,) = decide(seen([here]), {"1": {"v100": 1}}).of(Kind.MOVE)
+    (move,) = decide(observation([here]), {"1": {"v100": 1}}).of(Kind.MOVE)
     assert "MailType" not in move.fields
     waits = job("1", features="k80", restarts=1, admin_comment=ours)
     assert "MailType" not in hint(waits, site=CONFIG)
@@ -662,9 +664,9 @@ def test_a_lease_of_an_earlier_release_ends_at_once(site):
     renewed = job("2", eligible_s=NOW + 250, reason="BeginTime", submit_s=NOW - 9000,
                   admin_comment="[hadarplan;t=999990;lease=1]")  # fmt: skip
     for one in (old, renewed, replace(old, reason="JobArrayTaskLimit")):
-        action = only(decide(seen([one]), {}, site), Kind.HINT)
+        action = only(decide(observation([one]), {}, site), Kind.HINT)
         assert action.fields["StartTime"] == "now" and not action.steering.leased
-        then = decide(seen([carried_out(one, action)]), {}, site).actions
+        then = decide(observation([carried_out(one, action)]), {}, site).actions
         assert not any("StartTime" in later.fields for later in then)
 
 
@@ -674,7 +676,7 @@ def test_a_begin_time_of_the_owner_stands():
     released = job("3", declaration=LEASED, eligible_s=NOW + 100, reason="BeginTime",
                    admin_comment=record({}))  # fmt: skip
     held = job("4", declaration=LEASED, eligible_s=NOW + 100, held=True, priority=0)
-    assert decide(seen([his, later, released, held]), {}, SITE).actions == ()
+    assert decide(observation([his, later, released, held]), {}, SITE).actions == ()
 
 
 # -- it comes to rest ------------------------------------------------------------------------
@@ -711,11 +713,11 @@ USED = st.fixed_dictionaries({name: st.integers(0, 2) for name in ("v1", "v2", "
 @settings(max_examples=50, deadline=None)
 @given(JOBS, USED)
 def test_a_second_tick_sends_nothing(site, described, used):
-    first = seen([job(str(n), **more) for n, more in enumerate(described, 1)], nodes(**used))
+    first = observation([job(str(n), **more) for n, more in enumerate(described, 1)], nodes(**used))
     done = decide(first, site=site)
     assert all(set(a.fields) <= {"Partition", "StartTime", "Features"} for a in done.actions)
     shown = {id_: replace(one, reason=first.jobs[id_].reason) if one.reason == "None" else one
              for id_, one in after(first, done).jobs.items()}  # fmt: skip
-    second = seen(list(shown.values()), list(first.nodes.values()), now=NOW + 1)
+    second = observation(list(shown.values()), list(first.nodes.values()), now=NOW + 1)
     third = after(second, decide(second, site=site))
     assert [(a.kind, a.job.id, dict(a.fields)) for a in decide(third, site=site).actions] == []

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hand_made import config, decide, job, node, seen
+from hand_made import config, decide, job, node, observation
 
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import JobState
@@ -32,7 +32,7 @@ def look(jobs, **v1):
         "cpus_used": sum(one.cpus for one in here),
         "memory_used_mb": sum(one.mem_per_node_mb for one in here),
     }
-    return seen(jobs, [node("v1", 8, **{**usual, **v1}), node("k1", 8, cpus_used=3)])
+    return observation(jobs, [node("v1", 8, **{**usual, **v1}), node("k1", 8, cpus_used=3)])
 
 
 def moved(intended):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, config, job, look, node, ordinary, running, seen
+from hand_made import NOW, RATES, config, job, look, node, observation, ordinary, running
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import interactive, observed
@@ -54,7 +54,7 @@ def controller(tmp_path, monkeypatch):
 
         def look_at(*jobs):
             opted_in = [observed.opted_in(one, SITE, one.partitions) for one in jobs]
-            shown = seen(opted_in, steering={})
+            shown = observation(opted_in, steering={})
             monkeypatch.setattr(observed, "read", lambda *_: shown)
             return found
 
@@ -73,11 +73,13 @@ def test_they_are_shown_as_such_and_nothing_is_sent(controller):
     plan = asked.plan()
     assert set(plan.snapshot.schedulable) == {"3"}
     assert {action.job.id for action in plan.diff.actions} <= {"3"}
-    rows = {row.id: row.reason for row in overview_of(plan.seen).rows}
+    rows = {row.id: row.reason for row in overview_of(plan.observation).rows}
     assert "not steered: it is interactive (salloc or srun)" in rows["1"]
     assert "not steered: it is an interactive session" in rows["2"]
     assert rows.keys() == {"1", "2", "3"} and "interactive" not in rows["3"]
-    (line,) = [str(one) for one in summary(overview_of(plan.seen), NOW) if "managed" in str(one)]
+    (line,) = [
+        str(one) for one in summary(overview_of(plan.observation), NOW) if "managed" in str(one)
+    ]
     assert line.endswith("1 pending; not managed: 2 running, 1 pending (3 interactive)")
     for id_ in ("1", "2"):
         notes = job_explanation.explanation_of(asked, id_).notes
@@ -96,10 +98,10 @@ def test_a_job_that_was_changed_before_it_counted_as_one_stays_managed():
 def test_plans_count_what_they_wait_for(priority):
     """Where Slurm would start them first, and only there."""
     waits = ordinary("9", batch=False, priority=priority)
-    shown = seen([job("1"), waits], [node("k1", 1)])
+    shown = observation([job("1"), waits], [node("k1", 1)])
     view = look(shown, SITE).view
     assert view.nodes.gpus.sum() == (0 if priority > 1000 else 1)
     # What they hold is gone.
     there = replace(running("9", HERE, declaration=None), batch=False)
-    shown = seen([job("1"), there], [node("k1", 2, gpus_used={"k80": 1})])
+    shown = observation([job("1"), there], [node("k1", 2, gpus_used={"k80": 1})])
     assert look(shown, SITE).view.nodes.gpus.sum() == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, config, job, running, seen
+from hand_made import NOW, RATES, config, job, observation, running
 
 from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Decision
@@ -39,7 +39,7 @@ LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint="
 def test_status_names_slurms_own_reason_while_a_job_waits():
     waits, runs = job("1", reason="Resources"), running("2", {"k1": {"k80": 1}})
     decided = Decision("1", NOW, "waits", "no GPU is free")
-    shown = seen([waits, runs])
+    shown = observation([waits, runs])
     assert row_of(waits, shown, decided).reason == "Slurm: Resources; no GPU is free"
     assert row_of(waits, shown, None).reason == "Slurm: Resources"
     limit = replace(waits, reason="JobArrayTaskLimit")
@@ -53,12 +53,12 @@ def test_a_job_that_started_since_the_last_tick_does_not_seem_to_wait():
     for placement in ("waits", "not steered"):
         decided = Decision("2", NOW + 0.7, placement, "it waits for another job")
         said = "it started since the last tick, which said: it waits for another job"
-        assert row_of(began, seen([began]), decided).reason == said
+        assert row_of(began, observation([began]), decided).reason == said
         later = replace(decided, time_s=NOW + 2)
-        assert row_of(began, seen([began]), later).reason == "it waits for another job"
+        assert row_of(began, observation([began]), later).reason == "it waits for another job"
     placed = replace(decided, placement="1 x k80 on k1", reason="ends in 3 min")
-    assert row_of(began, seen([began]), placed).reason == "ends in 3 min"
-    old = row_of(began, seen([began]), replace(decided, time_s=NOW - 9), "decided 9 s ago")
+    assert row_of(began, observation([began]), placed).reason == "ends in 3 min"
+    old = row_of(began, observation([began]), replace(decided, time_s=NOW - 9), "decided 9 s ago")
     assert old.reason.startswith("decided 9 s ago: it started since the last tick, which said: ")
 
 
@@ -68,7 +68,7 @@ def test_explain_and_doctor_say_that_a_job_started_since_the_last_tick(tmp_path)
         store.decisions.record([Decision("2", NOW - 60, "not steered", "it waits for another job")])
         slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
         controller = Controller(SITE, slurm, store, RATES, 0)
-        controller.observe = lambda: seen([began])
+        controller.observe = lambda: observation([began])
         found, report = explanation_of(controller, "2"), of_controller(controller, "2")
     said = "it started since the last tick, which said: it waits for another job"
     assert found.reason == said == found.row.reason
@@ -83,20 +83,20 @@ def test_before_its_first_report_a_job_is_not_said_to_have_done_nothing(samples,
     declared = replace(LIST, samples=640)
     runs = running("1", {"k1": {"k80": 1}}, declaration=declared)
     began = Progress("1", NOW, 0, "k1", 1, False, NOW, "m", samples, rate, 0.0, 64, 1)
-    assert row_of(runs, seen([runs], progress={"1": began}), None).done == done
-    assert row_of(runs, seen([runs]), None).done is None
+    assert row_of(runs, observation([runs], progress={"1": began}), None).done == done
+    assert row_of(runs, observation([runs]), None).done is None
 
 
 def test_each_changed_field_is_reported_with_its_owners_value():
     was = {"Partition": "gpu", "Features": "", "ReqNodeList": "v1", "NumNodes": "1-1"}
     one = job(partitions=("v100", "p100", "k80"), features="k80", node_count=1)
     known = {"1": Steering({"k80": 1}, time=NOW, was=was)}
-    assert changed(one, seen([one], steering=known), SITE) == [
+    assert changed(one, observation([one], steering=known), SITE) == [
         "Partition: v100,p100,k80 (asked for: gpu)",
         "Features: k80 (asked for: nothing)",
         "ReqNodeList: nothing (asked for: v1)",
     ]
-    assert changed(one, seen([one]), SITE) == []
+    assert changed(one, observation([one]), SITE) == []
 
 
 @pytest.mark.parametrize(
@@ -110,21 +110,23 @@ def test_each_changed_field_is_reported_with_its_owners_value():
 def test_a_nice_of_ours_has_its_reason_also_without_the_controllers_file(nice, restarts, why):
     one = job(nice=nice, restarts=restarts)
     known = {"1": Steering(time=NOW, was={"Nice": "100"}, wrote={"Nice": str(nice)})}
-    (line,) = changed(one, seen([one], steering=known), SITE)
+    (line,) = changed(one, observation([one], steering=known), SITE)
     assert line.startswith(f"Nice: {nice} (asked for: 100){why}")
-    (line,) = changed(replace(one, nice=7), seen([one], steering=known), SITE)
+    (line,) = changed(replace(one, nice=7), observation([one], steering=known), SITE)
     assert line == "Nice: 7 (asked for: 100)", "somebody else set it since the last tick"
 
 
 def test_the_list_that_hbatch_wrote_is_reported_before_any_tick():
     declared = replace(LIST, partitions=("gpu",), listed=("v100", "p100"))
     one = job(partitions=("v100", "p100"), declaration=declared)
-    assert changed(one, seen([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]
-    assert undo(one, seen([one]), SITE)[1] == ("By hand: scontrol update JobId=1 Partition=gpu")
+    assert changed(one, observation([one]), SITE) == ["Partition: v100,p100 (asked for: gpu)"]
+    assert undo(one, observation([one]), SITE)[1] == (
+        "By hand: scontrol update JobId=1 Partition=gpu"
+    )
     runs = running("1", {"v1": {"v100": 1}}, partitions=("v100",), declaration=declared)
-    assert changed(runs, seen([runs]), SITE) == ["Partition: v100 (asked for: gpu)"]
+    assert changed(runs, observation([runs]), SITE) == ["Partition: v100 (asked for: gpu)"]
     typed = replace(runs, declaration=replace(declared, partitions=("k80", "v100")))
-    assert changed(typed, seen([typed]), SITE) == []
+    assert changed(typed, observation([typed]), SITE) == []
 
 
 @pytest.mark.parametrize("version", [(22, 5, 8), (24, 11, 5)])
@@ -133,7 +135,7 @@ def test_the_printed_command_is_what_the_controller_sends(version):
     was = {"Partition": "gpu", "TresPerNode": "gpu:1", "TresPerJob": "gpu:4"}
     known = {"1": Steering(time=NOW, was=was)}
     for one, begin in ((job(), {}), (running("1", {"k1": {"k80": 2}}), {"StartTime": "now"})):
-        shown = replace(seen([one], steering=known), slurm_version=version)
+        shown = replace(observation([one], steering=known), slurm_version=version)
         command = undo(one, shown, SITE)[-1].rpartition(": scontrol ")[2]
         sent = updates.update_arguments(Update("1", {**was, **begin}), version)
         assert shlex.split(command) == ["update", *sent]
@@ -146,7 +148,7 @@ BEFORE = {"Partition": "gpu", "TresPerNode": "gpu:1", "Nice": "0"}
 
 def opted_out(one):
     record = Steering(time=NOW, was=BEFORE, wrote={**BEFORE, "TresPerNode": "gpu:2"})
-    return replace(seen([one]), opted_out={one.id: record})
+    return replace(observation([one]), opted_out={one.id: record})
 
 
 def test_an_opted_out_job_that_runs_shows_what_a_requeue_would_and_how_to_restore_it():
@@ -187,7 +189,7 @@ def test_a_decision_made_before_the_opt_out_is_not_shown(tmp_path):
 
 def test_a_request_that_slurm_is_not_given_has_no_command():
     known = {"1": Steering(time=NOW, was={"Features": "a\nb"})}
-    (_, note) = undo(job(), seen([job()], steering=known), SITE)
+    (_, note) = undo(job(), observation([job()], steering=known), SITE)
     assert note.startswith("No command restores its request: ") and "\n" not in note
 
 
@@ -196,7 +198,7 @@ def test_a_task_of_an_array_is_found_by_its_own_job_id_too(tmp_path, asked):
     """What SLURM_JOB_ID says in the task. The last task of an array has the array's."""
     task = replace(job("84_2", array_job_id=84), raw_id=86)
     last = job("84_3", array_job_id=84)
-    shown = seen([task, last])
+    shown = observation([task, last])
     assert named(shown, "84") == "84", "an array of several"
     assert named(shown, "87") == "87" and named(shown, "84_3") == "84_3"
     with closing(Store.open(tmp_path / "state")) as store:
@@ -214,7 +216,7 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     with closing(Store.open(tmp_path / "state")) as store:
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
         controller = Controller(SITE, cluster, store, RATES, 0)
-        controller.observe = lambda: seen([one], steering=known)
+        controller.observe = lambda: observation([one], steering=known)
         found = explanation_of(controller, "1")
     assert found.notes == [
         "A restart is counted at 30 s: assumed, as none is declared",
@@ -235,7 +237,7 @@ def test_an_explanation_says_that_a_move_costs_the_age_where_no_operator_restore
 
     def age(one, rights="user", weight=1000):
         site = SITE.model_copy(update={"site": SITE.site.model_copy(update={"rights": rights})})
-        shown = replace(seen([one]), age=AgePriority(weight=weight, most_s=3600.0))
+        shown = replace(observation([one]), age=AgePriority(weight=weight, most_s=3600.0))
         with closing(Store.open(tmp_path / "state")) as store:
             slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
             controller = Controller(site, slurm, store, RATES, 0)
@@ -258,7 +260,7 @@ def test_an_explanation_names_no_place_that_the_job_was_moved_from_since(tmp_pat
         controller = Controller(
             SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
         )
-        controller.observe = lambda: seen([one])
+        controller.observe = lambda: observation([one])
         store.decisions.record([Decision("1", NOW, "1 x v100 on v1", "it is faster there")])
         move = store.begin("1", "move", "asked", NOW + 1, details)
         assert explanation_of(controller, "1").row.here == {"k80": 1}, "while it saves"
@@ -268,7 +270,7 @@ def test_an_explanation_names_no_place_that_the_job_was_moved_from_since(tmp_pat
         said = "moved to 1 x v100 on v1 since the controller last looked at Slurm"
         assert found.reason == f"{said}; it is faster there"
         there = running("1", {"v1": {"v100": 1}}, declaration=LIST, restarts=1)
-        controller.observe = lambda: seen([there], now=NOW + 9)
+        controller.observe = lambda: observation([there], now=NOW + 9)
         found = explanation_of(controller, "1")
         assert found.row.here == {"v100": 1} and found.reason == "it is faster there"
 
@@ -280,25 +282,25 @@ def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(t
         controller = Controller(
             SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
         )
-        controller.observe = lambda: seen([one])
+        controller.observe = lambda: observation([one])
         notes = explanation_of(controller, "1").notes
     assert any(note.endswith("declared; a move now repeats 39 s of work besides") for note in notes)
 
 
 def test_no_optout_of_a_job_that_has_ended_is_offered():
     one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
-    assert undo(one, seen([one]), SITE)[0].startswith("To opt it out")
+    assert undo(one, observation([one]), SITE)[0].startswith("To opt it out")
     task = replace(one, id="7_1", array_job_id=7)
-    said = undo(task, seen([task]), SITE)[0]
+    said = undo(task, observation([task]), SITE)[0]
     assert said == "To opt it out: hadar optout 7_1; all tasks of its array: hadar optout 7"
     ended = replace(one, state=JobState.FINISHED, slurm_state="COMPLETED")
-    assert undo(ended, seen([ended]), SITE) == []
+    assert undo(ended, observation([ended]), SITE) == []
 
 
 def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
     with closing(Store.open(tmp_path / "state")) as store:
         controller = Controller(SITE, SimpleNamespace(traffic=Traffic()), store, RATES, 0)
-        controller.observe = lambda: seen([])
+        controller.observe = lambda: observation([])
         with pytest.raises(UnknownJobError, match=r"Slurm shows no job 7$"):
             explanation_of(controller, "7")
         store.end(store.begin("7", "hint", "sent", NOW, {}), "done", NOW)
@@ -320,7 +322,7 @@ def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
 def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, noted):
     site = config(f'[controller]\npolicy = "{policy}"\n')
     one = job(declaration=replace(LIST, fork=fork))
-    shown = seen([one])
+    shown = observation([one])
     with closing(Store.open(tmp_path / "state")) as store:
         slurm = SimpleNamespace(traffic=Traffic(), queries={})
         controller = Controller(site, slurm, store, RATES, 0)

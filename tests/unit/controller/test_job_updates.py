@@ -11,9 +11,9 @@ from hand_made import (
     decide,
     hinted,
     job,
+    observation,
     only,
     running,
-    seen,
 )
 
 from slurm_hadar.controller.actuation import job_updates
@@ -32,7 +32,7 @@ def updated(job_, placement, found=None, site=CONFIG):
     """The fields, and the job as it stands after them."""
     if not isinstance(placement, Placement):
         placement = Placement(placement)
-    shown = seen([job_], found)
+    shown = observation([job_], found)
     want = resource_request(job_, shown.steered(job_.id))
     assert not isinstance(want, str), want
     fields = job_updates.fields(job_, want, placement, shown, site)
@@ -65,10 +65,10 @@ def test_a_constraint_survives_where_its_type_is_not_steered():
 
 @pytest.mark.parametrize("constraint", ["[v100|k80]", "v100*2", "[v100*1&k80*1]", "a,b"])
 def test_a_constraint_that_only_slurm_can_read_is_left_to_slurm(constraint):
-    shown = seen([job(features=constraint)])
+    shown = observation([job(features=constraint)])
     assert decide(shown, {"1": {"p100": 1}}).actions == ()
     here = running("1", {"k1": {"k80": 1}}, features=constraint)
-    assert decide(seen([here]), {"1": {"p100": 1}}).actions == ()
+    assert decide(observation([here]), {"1": {"p100": 1}}).actions == ()
 
 
 def test_the_number_of_gpus_changes_in_the_form_that_the_owner_used():
@@ -165,7 +165,7 @@ def test_a_moved_job_names_no_partition_of_a_type_that_its_owner_does_not_accept
     """Where its place is gone Slurm starts it in another partition of the list."""
     asked = replace(ANY, partitions=("gpu",), **declared)
     here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=asked)
-    action = only(decide(seen([here]), {"1": {"v100": 1}}, GROUPED), Kind.MOVE)
+    action = only(decide(observation([here]), {"1": {"v100": 1}}, GROUPED), Kind.MOVE)
     assert action.fields == {"Partition": expected}
 
 
@@ -183,7 +183,7 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
     """Slurm shows only the one in which it runs."""
     asked = replace(ANY, partitions=("gpu",))
     here = running("1", {"k1": {"k80": 1}}, partitions=("k80",), declaration=asked)
-    action = only(decide(seen([here]), {"1": {"v100": 1}}, GROUPED), Kind.MOVE)
+    action = only(decide(observation([here]), {"1": {"v100": 1}}, GROUPED), Kind.MOVE)
     assert action.fields == {"Partition": "v100,p100,k80"}
     # Its owner sent it elsewhere since.
     elsewhere = replace(here, partitions=("other",))
@@ -313,9 +313,9 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
     )
     placement = two_copies("v1", "v2")
     want = resource_request(waits, decode(SENT))
-    fields = job_updates.fields(waits, want, placement, seen([waits]), CONFIG)
+    fields = job_updates.fields(waits, want, placement, observation([waits]), CONFIG)
     fields = job_updates.in_full(placement, fields, decode(SENT).was)
     assert fields["ReqNodeList"] == "v[1-2]" and fields["NumNodes"] == "2-2"
     # The owner's one node comes back too, though Slurm shows one already.
-    back = hinted(decide(seen([replace(waits, node_count=1)]), {}))["1"]
+    back = hinted(decide(observation([replace(waits, node_count=1)]), {}))["1"]
     assert back["ReqNodeList"] == "" and back["NumNodes"] == "1-1"

@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, job, running, seen
+from hand_made import CONFIG, NOW, job, observation, running
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.learning import Learning
@@ -33,7 +33,7 @@ def a_tick():
     }
     reports["999"] = replace(reports["1"], job="999", samples=10_000)
     uses = {id_: [NodeUse(id_, "v1", 12, NOW - 10, False, gpus)] for id_ in JOBS}
-    return seen([*jobs, ended], progress=reports, gpus=uses)
+    return observation([*jobs, ended], progress=reports, gpus=uses)
 
 
 def content(store):

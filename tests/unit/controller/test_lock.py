@@ -286,14 +286,14 @@ def test_a_daemon_that_the_kernel_hides_is_waited_for(tmp_path, monkeypatch, hid
     read = Path.read_text
 
     def hiding(path, *args, **more):
-        if str(path) == f"/proc/{seen.pid}/stat":
+        if str(path) == f"/proc/{observation.pid}/stat":
             raise hidden(f"{path}")
         return read(path, *args, **more)
 
-    with named_daemon(tmp_path / "x") as seen:
+    with named_daemon(tmp_path / "x") as observation:
         monkeypatch.setattr(Path, "read_text", hiding)
-        assert "another state folder" in rival_in(seen, me(two), seen.time)
-    assert rival_in(seen, me(two), seen.time) is None, "no process has its number"
+        assert "another state folder" in rival_in(observation, me(two), observation.time)
+    assert rival_in(observation, me(two), observation.time) is None, "no process has its number"
 
 
 def test_a_process_whose_proc_is_of_another_namespace_has_no_name(monkeypatch):

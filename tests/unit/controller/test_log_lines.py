@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from hand_made import CONFIG, NOW, config, dictate, job, look, running, seen
+from hand_made import CONFIG, NOW, config, dictate, job, look, observation, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +74,7 @@ def hostile(job_):
 
 
 def report(*jobs, **more):
-    shown = seen(list(jobs))
+    shown = observation(list(jobs))
     view = look(shown)
     plan = dictate(view.view, {})
     means = diff(view, plan, shown, CONFIG, MoveBudget(10))
@@ -157,8 +157,8 @@ def test_a_hint_is_reported_with_what_it_changed(store):
 def test_a_tick_counts_what_it_saw_and_did(store):
     sent = PlanDiff(tuple(Action(Kind.HINT, job(i), {}, Steering(), "") for i in ("2", "3")))
     more = {"queries": {"jobs": 1}, "read_s": 0.1234, "diff": sent}
-    seen = running("1", {"k1": {"k80": 1}}), job("2")
-    (tick,) = written(store, report(*seen, refused=frozenset({"3"}), **more))
+    observation = running("1", {"k1": {"k80": 1}}), job("2")
+    (tick,) = written(store, report(*observation, refused=frozenset({"3"}), **more))
     assert (tick["running"], tick["waiting"], tick["changes_sent"]) == (1, 1, 1)
     assert tick["queries"] == {"jobs": 1} and tick["read_s"] == 0.123
 

@@ -5,7 +5,7 @@ import os
 import pwd
 
 import pytest
-from hand_made import NOW, config, dictate, job, look, seen
+from hand_made import NOW, config, dictate, job, look, observation
 
 from slurm_hadar.config import parse
 from slurm_hadar.controller.actuation.actions import MoveBudget, diff
@@ -70,7 +70,7 @@ def test_folders_are_named_by_their_key(home, people):
         f"cannot read {folder}/plan.12_3.json, {folder}/SECRET.json or /SECRET/elsewhere/x",
         f"another one: {folder}-SECRET, ~SECRET/.ssh and (/net/SECRET) at 980 samples/s on k1/k80",
     ]
-    shown = seen([])
+    shown = observation([])
     view = look(shown)
     means = diff(view, dictate(view.view, {}), shown, site, MoveBudget(10))
     report = TickReport(shown, view, dictate(view.view, {}), means, True, notices=tuple(said))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, config, decide, job, running, seen
+from hand_made import CONFIG, NOW, config, decide, job, observation, running
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -151,7 +151,7 @@ def test_mails_are_restored_later_where_slurm_does_not_tell(context):
 
 
 def hints_of(one, steered):
-    return decide(seen([one], steering={"1": steered}), {}).of(Kind.HINT)
+    return decide(observation([one], steering={"1": steered}), {}).of(Kind.HINT)
 
 
 def test_mail_types_of_a_shown_job():

@@ -3,7 +3,7 @@
 from collections import UserDict
 
 import pytest
-from hand_made import RATES, TYPES, config, job, node, seen
+from hand_made import RATES, TYPES, config, job, node, observation
 
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
@@ -32,7 +32,7 @@ def looks(jobs, nodes):
         mine = tuple(name for name in names if name.startswith(letter))
         partitions[kind] = Partition(kind, mine)
     held = [node(name, gpus_used={TYPES[name[0]]: 2}, state="ALLOCATED") for name in names]
-    shown = seen([job(str(one + 1)) for one in range(jobs)], held)
+    shown = observation([job(str(one + 1)) for one in range(jobs)], held)
     counted = Counted(shown.nodes)
     shown = type(shown)(shown.now, shown.jobs, counted, partitions)
     site = config(GROUPS)

@@ -24,7 +24,9 @@ def test_a_tick_leaves_no_job_to_the_garbage_collector(policy, tmp_path):
         before = jobs_there()
         gc.disable()
         for _ in range(3):
-            assert all(report.seen.jobs for report in ticked.ticked(ticked.scene(policy), tmp_path))
+            assert all(
+                report.observation.jobs for report in ticked.ticked(ticked.scene(policy), tmp_path)
+            )
         assert jobs_there() == before
     finally:
         gc.enable()

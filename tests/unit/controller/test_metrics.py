@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, config, dictate, job, look, node, ordinary, running, seen
+from hand_made import NOW, config, dictate, job, look, node, observation, ordinary, running
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 
@@ -25,7 +25,7 @@ SITE = config()
 
 
 def report(*jobs, now=NOW, nodes=None, acted=True, progress=None):
-    shown = seen(jobs, nodes, now=now)
+    shown = observation(jobs, nodes, now=now)
     view = look(shown, SITE)
     shown = replace(shown, progress=progress or {})
     plan = dictate(view.view, {}) if jobs else Plan({}, {})

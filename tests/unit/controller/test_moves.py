@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, replace
 
 import pytest
-from hand_made import NOW, config, job, node, running, seen
+from hand_made import NOW, config, job, node, observation, running
 
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -187,7 +187,7 @@ def test_what_a_dead_controller_left_open_is_closed_by_what_is_seen(context):
     by_id = {one.id: one for one in jobs}
     known = repair.with_unsent({"1": ours, "2": ours}, by_id, context.store.open_entries())
     assert known == {"1": ours, "2": earlier}
-    repair.close_interrupted(context, seen(jobs, steering=known))
+    repair.close_interrupted(context, observation(jobs, steering=known))
     assert [entry.id for entry in context.store.open_entries()] == [move]
     says = [context.store.history(id_)[-1].outcome for id_ in ("1", "2", "3")]
     assert [text.startswith("carried out") for text in says] == [True, False, False]
@@ -207,7 +207,7 @@ def test_a_nice_that_was_sent_is_known_of_a_job_that_has_begun_since(context):
     assert repair.with_unsent({"1": ours}, {"1": begun_since}, entries) == {"1": ours}
     other = replace(begun_since, nice=0)
     assert repair.with_unsent({"1": ours}, {"1": other}, entries) == {"1": Steering()}
-    repair.close_interrupted(context, seen([begun_since], steering={"1": ours}))
+    repair.close_interrupted(context, observation([begun_since], steering={"1": ours}))
     assert context.store.history("1")[-1].outcome.startswith("carried out")
 
 
@@ -220,7 +220,7 @@ def test_nothing_is_released_that_somebody_wants_held(context):
         job("3", held=True, reason="BadConstraints", features="nosuch"),
         job("4", held=True, reason="launch failed requeued held", declaration=None),
     ]
-    shown = seen(jobs)
+    shown = observation(jobs)
     assert repair.release_failed_launches(context, shown) == []
     assert repair.undo_impossible_placements(context, shown) == []
 
@@ -230,7 +230,7 @@ def test_a_job_that_fails_again_and_again_is_left_to_an_admin(context):
         entry = context.store.begin("1", "release", "sent", NOW, {})
         context.store.end(entry, "released after a failed launch", NOW)
     stuck = job(held=True, reason="launch_failed_requeued_held")
-    assert repair.release_failed_launches(context, seen([stuck])) == []
+    assert repair.release_failed_launches(context, observation([stuck])) == []
 
 
 class Held:
@@ -259,7 +259,7 @@ class Held:
 def test_a_release_that_was_never_sent_does_not_count(context):
     """Three ticks in which Slurm was silent must not leave a job held for good."""
     cluster = Held(*[Paused("not sent") for _ in range(5)])
-    stuck = seen([job(held=True, reason="launch_failed_requeued_held")])
+    stuck = observation([job(held=True, reason="launch_failed_requeued_held")])
     said = [
         repair.release_failed_launches(replace(context, cluster=cluster), stuck) for _ in range(9)
     ]
@@ -268,7 +268,7 @@ def test_a_release_that_was_never_sent_does_not_count(context):
 
 def test_a_cure_that_slurm_refuses_is_not_tried_at_every_tick(context):
     cluster = Held(*[SlurmError("scontrol release: Access denied") for _ in range(9)])
-    stuck = seen([job(held=True, reason="launch_failed_requeued_held")])
+    stuck = observation([job(held=True, reason="launch_failed_requeued_held")])
     for after_s in (0, 60, 120, 599, 601):
         later = replace(stuck, now=NOW + after_s)
         repair.release_failed_launches(replace(context, cluster=cluster), later)
@@ -277,7 +277,9 @@ def test_a_cure_that_slurm_refuses_is_not_tried_at_every_tick(context):
 
 def test_a_rack_that_failed_leaves_requests_for_the_rest_of_a_tick(context):
     cluster = Held(limit=10)
-    rack = seen([job(str(n), held=True, reason="launch failed requeued held") for n in range(50)])
+    rack = observation(
+        [job(str(n), held=True, reason="launch failed requeued held") for n in range(50)]
+    )
     repair.release_failed_launches(replace(context, cluster=cluster), rack)
     assert len(cluster.released) == 5 and context.store.history("20") == []
 
@@ -285,13 +287,15 @@ def test_a_rack_that_failed_leaves_requests_for_the_rest_of_a_tick(context):
 def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
     """The owner's fields are back already, and the job is still held."""
     steered = {"1": Steering({"k80": 1}, time=NOW, was={"Features": "v100"})}
-    placed = seen([job(held=True, reason="BadConstraints", features="k80")], steering=steered)
+    placed = observation(
+        [job(held=True, reason="BadConstraints", features="k80")], steering=steered
+    )
     cluster = Held(Paused("not sent"))
     working = replace(context, cluster=cluster)
     assert "not carried out" in repair.undo_impossible_placements(working, placed)[0]
     # A begin time would clear the age of a job that waits already.
     assert dict(cluster.updates[0].fields) == {"Features": "v100"}
-    back = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
+    back = observation([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
     assert "its owner's request" in repair.undo_impossible_placements(working, back)[0]
     assert cluster.released == ["1"]
     # What its owner wrote cannot be carried out either: that is for him to see.
@@ -301,7 +305,9 @@ def test_an_undo_that_was_cut_off_between_its_two_requests_goes_on(context):
 def test_an_undo_releases_no_job_that_its_update_let_go(context):
     """An operator's release of a job that is not held sets its Nice to 0 (seen on 22.05.8)."""
     steered = {"1": Steering({"k80": 1}, time=NOW, was={"Features": "v100"})}
-    placed = seen([job(held=True, reason="BadConstraints", features="k80")], steering=steered)
+    placed = observation(
+        [job(held=True, reason="BadConstraints", features="k80")], steering=steered
+    )
     cluster = Held()
     cluster.shown = job(features="v100", nice=77)
     said = repair.undo_impossible_placements(replace(context, cluster=cluster), placed)
@@ -316,7 +322,9 @@ def test_the_list_of_hbatch_that_cannot_be_carried_out_is_undone_once(context):
     held = job(held=True, reason="BadConstraints", partitions=("v100", "k80"), declaration=declared)
     cluster = Held()
     working = replace(context, cluster=cluster, config=site)
-    assert "its owner's request" in repair.undo_impossible_placements(working, seen([held]))[0]
+    assert (
+        "its owner's request" in repair.undo_impossible_placements(working, observation([held]))[0]
+    )
     (update,) = cluster.updates
     assert update.fields["Partition"] == "gpu" and cluster.released == ["1"]
     ours = decode(update.fields["AdminComment"]) if "AdminComment" in update.fields else None
@@ -788,5 +796,5 @@ def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
 
 def test_a_late_requeue_of_its_own_counts_as_a_move(context):
     shown = job("1", restarts=1, uid=os.getuid())
-    repair.count_late_moves(context, seen([shown]), ["1", "gone"])
+    repair.count_late_moves(context, observation([shown]), ["1", "gone"])
     assert decode(context.store.steerings(["1"])["1"]).moves == 1

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, config, job, node, nodes, ordinary, running, seen
+from hand_made import CONFIG, NOW, config, job, node, nodes, observation, ordinary, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,7 +53,7 @@ def test_the_constraint_of_a_job_that_its_partition_opts_in_is_its_owners():
     want = resource_request(silent, Steering())
     assert want.types == ("v100", "k80") and want.constraint == "ssd"
     on_k80 = Placement({"k80": 1}, {"k1": {"k80": 1}})
-    sent = job_updates.fields(silent, want, on_k80, seen([silent]), OPT_IN)
+    sent = job_updates.fields(silent, want, on_k80, observation([silent]), OPT_IN)
     assert "ssd" in sent["Features"] and "k80" in sent["Features"]
     # As it was before an earlier placement, not as that left it.
     ours = Steering(was={"Features": "ssd"})
@@ -82,7 +82,7 @@ def test_what_we_did_is_read_from_managed_jobs_only():
 
 def test_claims_are_taken_in_slurms_order():
     jobs = [ordinary(str(n), priority=p) for n, p in enumerate((5, 9, 7))]
-    shown = seen(jobs)
+    shown = observation(jobs)
     assert [j.priority for j in unmanaged_jobs(shown, [])] == [9, 7, 5]
     assert [j.id for j in unmanaged_jobs(shown, ["1"])] == ["2", "0"]
     assert rank(jobs[0], shown) == (1, 5)
@@ -101,7 +101,7 @@ def test_claims_are_taken_in_slurms_order():
     ],
 )
 def test_a_reason_that_is_not_known_is_taken_for_may_start_soon(reason, claims_gpus):
-    assert bool(unmanaged_jobs(seen([ordinary("1", reason=reason)]), [])) is claims_gpus
+    assert bool(unmanaged_jobs(observation([ordinary("1", reason=reason)]), [])) is claims_gpus
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_reason_of_one_partition_of_a_list_does_not_stand_for_the_others(rea
             "v100": Partition("v100", ("v1",), up=up),
         }
         waits = ordinary("1", partitions=names, reason=reason, **more)
-        shown = replace(seen([waits], nodes), partitions=there)
+        shown = replace(observation([waits], nodes), partitions=there)
         assert bool(unmanaged_jobs(shown, [])) is competes_for_gpus(waits, shown)
         return competes_for_gpus(waits, shown)
 
@@ -146,10 +146,10 @@ def test_a_job_of_an_opt_in_partition_may_stand_in_those_that_we_gave_it():
 def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():
     found = [node("k1", gpus_used={"k80": 1}), node("k2")]
     gang = ordinary(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
-    free = free_now(seen([], found))
-    assert pending_demand(gang, seen([], found), free) is None and free["k2"] == {"k80": 2}
+    free = free_now(observation([], found))
+    assert pending_demand(gang, observation([], found), free) is None and free["k2"] == {"k80": 2}
     one = replace(gang, node_count=1)
-    assert pending_demand(one, seen([], found), free).gpus == {"k2": {"k80": 2}}
+    assert pending_demand(one, observation([], found), free).gpus == {"k2": {"k80": 2}}
     assert free == {"k1": {"k80": 1}, "k2": {"k80": 0}}
 
 
@@ -161,7 +161,7 @@ def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():
 )
 def test_claims_never_take_more_than_is_free(wishes):
     found = [node("v1", gpus=4), node("v2", gpus=3, gpus_used={"v100": 1}), node("k1", gpus=2)]
-    shown = seen([], found)
+    shown = observation([], found)
     free, there = free_now(shown), free_now(shown)
     taken = 0
     for number, (kind, count, gang) in enumerate(wishes):
@@ -213,7 +213,7 @@ def test_a_slurmctld_that_has_just_started_is_waited_for(unknown, acts):
 
 
 def test_free_gpus_are_computed_once_and_a_copy_leaves_them_alone():
-    found = seen([], nodes(k1=2, k2=2))
+    found = observation([], nodes(k1=2, k2=2))
     first = free_now(found)
     free, first["k1"]["k80"] = dict(first["k1"]), -1
     assert found.free_gpus is found.free_gpus

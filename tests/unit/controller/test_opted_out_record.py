@@ -5,7 +5,7 @@ from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, config, job, nodes, running, seen
+from hand_made import NOW, RATES, config, job, nodes, observation, running
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import observed, steering_store
@@ -27,7 +27,7 @@ def test_the_record_of_an_opted_out_job_is_read_and_steers_nothing(tmp_path, mon
     text = steering.merge("", OURS) if rights == "sandbox" else ""
     here = running("1", {"v1": {"v100": 2}}, declaration=OFF, admin_comment=text)
     ended = job("2", JobState.FINISHED, declaration=OFF, admin_comment=text)
-    shown = seen([here, ended, job("3")], nodes(), steering={}, slurm_version=(24, 11, 5))
+    shown = observation([here, ended, job("3")], nodes(), steering={}, slurm_version=(24, 11, 5))
     monkeypatch.setattr(observed, "read", lambda *_: shown)
     slurm = SimpleNamespace(
         traffic=Traffic(lambda: NOW),

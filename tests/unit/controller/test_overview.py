@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, job, node, ordinary, running, seen
+from hand_made import CONFIG, NOW, job, node, observation, ordinary, running
 
 from slurm_hadar.controller.journal.entry import NOT_MEANT, Decision, Entry
 from slurm_hadar.controller.presentation import event_log, job_history
@@ -39,7 +39,7 @@ def hidden(viewer):
 
 def some():
     """Ann's job runs, Bob's waits, and somebody's is not managed."""
-    return seen(
+    return observation(
         [
             running("1", {"v1": {"v100": 1}}),
             job("2", uid=1001, user="bob", reason="Resources"),
@@ -110,7 +110,9 @@ def test_under_private_data_a_place_in_the_queue_counts_no_jobs_of_others():
 
 def test_what_users_share_of_the_nodes_shows_nobody_anothers_hidden_job():
     blind = replace(BOB, hidden_jobs=True)
-    both = seen([running("1", {"v1": {"v100": 1}}), running("2", {"v1": {"v100": 1}}, uid=1001)])
+    both = observation(
+        [running("1", {"v1": {"v100": 1}}), running("2", {"v1": {"v100": 1}}, uid=1001)]
+    )
     for viewers in ((OPERATOR, blind, ANN), (blind, ANN, OPERATOR), (ANN, OPERATOR, blind)):
         shared = sight(both)
         for viewer in viewers:
@@ -147,7 +149,7 @@ def test_gpus_are_counted_by_type():
         node("k1", gpus=2),
     ]
     jobs = [running("1", {"v1": {"v100": 1}}), job("2", uid=1001, user="bob")]
-    found = overview(sight(seen(jobs, nodes)), OPERATOR).gpus
+    found = overview(sight(observation(jobs, nodes)), OPERATOR).gpus
     shown = {use.gpu_type: (use.total, use.used, use.idle, use.down, use.planned) for use in found}
     assert shown == {"v100": (6, 2, 3, 1, 0), "k80": (2, 0, 2, 0, 1)}
 
@@ -161,7 +163,7 @@ def test_a_requeue_at_the_time_limit_is_no_move():
     stop = move(1, "1", "stopped")
     stop = replace(stop, details={**stop.details, "gpus": {}})
     chained = replace(stop, details={**stop.details, chaining.DETAIL: {"left": 3}})
-    found = words.today([stop, chained, replace(chained, outcome="moved")], seen([]))
+    found = words.today([stop, chained, replace(chained, outcome="moved")], observation([]))
     assert found.moves == {"stopped": 1, CHAINED: 2}
     printed = "\n".join(
         str(line) for line in summary(Overview(NOW, CONTROLLER, ALIVE, today=found), NOW)
@@ -173,7 +175,7 @@ def test_a_requeue_at_the_time_limit_is_no_move():
 
 def test_a_job_that_did_not_come_to_its_place_was_not_moved():
     gone = replace(move(1, "1", "moved"), shown="runs on 1 x k80 on k1, which was not meant")
-    assert words.today([gone], seen([])).moves == {"not carried out": 1}
+    assert words.today([gone], observation([])).moves == {"not carried out": 1}
     # So says everything else that shows the move.
     assert move_row(gone).outcome == f"not carried out; {gone.shown}"
     assert job_history._action(gone).detail == f"not carried out after 100 s; {gone.shown}"
@@ -190,7 +192,7 @@ def test_a_job_that_did_not_come_to_its_place_was_not_moved():
 
 def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
     runs = running("1", {"v1": {"v100": 1}}, restarts=1)
-    shown = seen([replace(runs, start_s=NOW - 3600)])
+    shown = observation([replace(runs, start_s=NOW - 3600)])
     effect = {"rate_before": 100.0, "rate_after": 400.0, "without_training_s": 30.0, "lost_s": 6.0}
     entries = [
         move(1, "1", "moved", effect),
@@ -204,7 +206,7 @@ def test_hours_gained_and_lost_are_those_that_the_trainings_reported():
     assert found.gained_gpu_h == pytest.approx(4 * 2 - 1)
     assert found.lost_gpu_h == pytest.approx(36 * 2 / 3600)
     # Where the job has left that place nothing is counted.
-    gone = seen([replace(runs, restarts=2)])
+    gone = observation([replace(runs, restarts=2)])
     assert words.today(entries, gone).gained_gpu_h == 0
     # It started elsewhere: what it trains there is no gain of the move.
     elsewhere = replace(entries[0], shown=f"runs on 4 x p100 on p1, {NOT_MEANT}")
@@ -260,7 +262,7 @@ def test_a_job_that_has_saved_or_left_since_the_last_tick_is_not_said_to_be_aske
     reason = rows(overview(sight(saved, entries=[asked]), ANN))["1"].reason
     assert reason == "has saved and is about to be requeued, moves to 1 x k80 on k1"
     # By itself, as with checkpoint=signal.
-    left = seen([job("1", restarts=1)])
+    left = observation([job("1", restarts=1)])
     (row,) = overview(sight(left, entries=[asked]), ANN).rows
     assert row.reason == "Slurm: Priority; requeued for this move, waits to start on 1 x k80 on k1"
     # Released, and not started yet.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_made import NOW, config, job, nodes, running, seen
+from hand_made import NOW, config, job, nodes, observation, running
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
@@ -347,7 +347,7 @@ def test_a_waiting_job_that_no_tick_steered_keeps_its_owners_list(grouped, one, 
 def test_the_partition_that_a_tick_restored_is_not_taken_for_the_owners_change(grouped):
     """Deep in the queue the group stands in place of hbatch's list, with features of the types."""
     fields = {"Partition": "gpu", "Features": "v100|k80"}
-    ours = recorded(waits(HBATCHS), fields, Steering(), seen([]))
+    ours = recorded(waits(HBATCHS), fields, Steering(), observation([]))
     assert ours.was["Partition"] and ours.wrote["Partition"] == "gpu"
     for names, theirs in ((("gpu",), False), (("p100",), True)):
         back = waits(names, features="")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, hinted, job, running, seen
+from hand_made import NOW, config, decide, hinted, job, observation, running
 
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -79,7 +79,9 @@ def test_a_nice_that_was_set_before_a_tick_saw_the_job_run_is_its_owners(context
     here = changed(restarts=restarts, submit_s=since_s, nice=77)
     ours = believed(context, moved, here)
     assert "Nice" in ours.foreign and "Nice" not in {*ours.was, *ours.wrote}
-    actions = decide(seen([here], steering={"1": ours}), {"1": {"k80": 1}}, config("")).actions
+    actions = decide(
+        observation([here], steering={"1": ours}), {"1": {"k80": 1}}, config("")
+    ).actions
     for action in actions:
         assert "Nice" not in {*action.fields, *action.steering.was, *action.steering.wrote}
     ours_still = changed(restarts=restarts, submit_s=since_s, nice=-500)
@@ -88,7 +90,9 @@ def test_a_nice_that_was_set_before_a_tick_saw_the_job_run_is_its_owners(context
     unsure = replace(moved, unsure={"Nice": "-400"})
     before = changed(restarts=restarts, submit_s=since_s, nice=-400)
     assert believed(context, unsure, before).was["Nice"] == "0"
-    given = decide(seen([before], steering={"1": unsure}), {"1": {"v100": 1}}, config("")).actions
+    given = decide(
+        observation([before], steering={"1": unsure}), {"1": {"v100": 1}}, config("")
+    ).actions
     assert [action.fields["Nice"] for action in given if "Nice" in action.fields] == ["0"]
 
 
@@ -97,7 +101,7 @@ def test_a_nice_that_was_set_before_a_tick_saw_the_job_run_is_its_owners(context
 def test_a_later_move_restores_no_older_value(context, to, groups):
     here = changed()
     ours = believed(context, OURS, here)
-    shown = seen([here], steering={"1": ours})
+    shown = observation([here], steering={"1": ours})
     for action in decide(shown, {"1": {to: 1}}, config(groups)).actions:
         assert "Features" not in action.fields
         assert "Features" not in action.steering.was and "Features" in action.steering.foreign
@@ -107,7 +111,7 @@ def test_it_is_kept_before_the_job_runs_and_outlives_the_move(context):
     waits = replace(changed(), state=job().state, partitions=("k80", "v100"), features="")
     context.keep(waits, OURS)
     ours = believed(context, OURS, waits)
-    repair.keep_owners_changes(context, seen([waits], steering={"1": ours}))
+    repair.keep_owners_changes(context, observation([waits], steering={"1": ours}))
     stored = decode(context.store.steerings(["1"])["1"])
     assert set(stored.foreign) == {"Features", "Partition"} and stored.was == {}
     action = Action(Kind.MOVE, changed(), {}, replace(ours, gpus={"p100": 1}), "why")
@@ -169,7 +173,7 @@ def test_a_list_that_a_move_came_too_late_to_write_is_no_mark_of_another_author(
 def test_after_an_undo_a_change_of_the_owner_is_his(context):
     stuck = job("1", features="k80", partitions=("gpu",), held=True, priority=0, declaration=ALL,
                 reason="BadConstraints", restarts=1)  # fmt: skip
-    shown = seen([stuck], steering={"1": OURS})
+    shown = observation([stuck], steering={"1": OURS})
     assert repair.undo_impossible_placements(context, shown)
     ours = decode(context.store.steerings(["1"])["1"])
     # Slurm took it; and where it did not, what is there still is ours.
@@ -184,17 +188,17 @@ def test_features_that_its_owner_sets_and_clears_leave_it_the_types_that_he_acce
     some = Declaration(types=("v100", "k80"), partitions=("gpu",), listed=("v100", "k80"))
     held = job("1", features="k80", partitions=("v100", "k80"), held=True, priority=0,
                declaration=some, reason="BadConstraints")  # fmt: skip
-    assert repair.undo_impossible_placements(context, seen([held], steering={}))
+    assert repair.undo_impossible_placements(context, observation([held], steering={}))
     assert context.cluster.sent[0]["Partition"] == "k80"
     ours = decode(context.store.steerings(["1"])["1"])
     assert ours.was == {"Partition": "gpu"} and "Partition" not in ours.foreign
     # Other features, while a tick has not steered it.
     other = replace(held, features="v100", partitions=("k80",))
-    assert repair.undo_impossible_placements(context, seen([other], steering={"1": ours}))
+    assert repair.undo_impossible_placements(context, observation([other], steering={"1": ours}))
     assert context.cluster.sent[-2]["Partition"] == "v100"
     ours = decode(context.store.steerings(["1"])["1"])
     free = replace(held, features="", partitions=("v100",), held=False, priority=1, reason="")
-    shown = seen([free], steering={"1": believed(context, ours, free)})
+    shown = observation([free], steering={"1": believed(context, ours, free)})
     assert hinted(decide(shown, {}, context.config))["1"] == {"Partition": "v100,k80"}
 
 
@@ -212,7 +216,9 @@ def test_after_an_update_without_an_answer_a_change_of_the_owner_is_his(context)
         found = believed(context, ours, now)
         assert (found.foreign == ("Partition",)) is his, names
         if his:
-            assert hinted(decide(seen([now], steering={"1": found}), {}, context.config)) == {}
+            assert (
+                hinted(decide(observation([now], steering={"1": found}), {}, context.config)) == {}
+            )
 
 
 def test_what_earlier_releases_kept_is_read(context):

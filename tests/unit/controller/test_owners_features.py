@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, hinted, job, look, only, running, seen
+from hand_made import NOW, config, decide, hinted, job, look, observation, only, running
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.snapshot.resource_request import resource_request
@@ -79,12 +79,12 @@ def test_a_type_of_unknown_memory_counts_as_hbatch_counts_it():
 def test_no_move_changes_them(declared, site):
     where = {"partitions": ("k80",)} if site is SITE else {}
     here = running("1", {"k1": {"k80": 1}}, declaration=declared, features="k80", **where)
-    target = look(seen([here]), site).schedulable["1"]
+    target = look(observation([here]), site).schedulable["1"]
     assert target.request.constraint == "k80"
-    for action in decide(seen([here]), {"1": {"k80": 2}}, site).of(Kind.MOVE):
+    for action in decide(observation([here]), {"1": {"k80": 2}}, site).of(Kind.MOVE):
         assert "Features" not in action.fields
     # The policy sees no place of another type for it.
-    view = look(seen([here]), site).view
+    view = look(observation([here]), site).view
     open_to_it = view.jobs.groups[view.jobs.ids.index("1")]
     named = zip(view.nodes.names, view.nodes.group, strict=True)
     assert {name for name, group in named if open_to_it[group]} == {"k1", "k2"}
@@ -94,10 +94,10 @@ def test_a_job_that_waits_keeps_them():
     was, wrote = {"Partition": "v100,k80"}, {"Partition": "k80,v100"}
     ours = merge("", Steering(time=NOW - 9, was=was, wrote=wrote))
     one = job(declaration=TYPES, features="k80", partitions=("k80", "v100"), admin_comment=ours)
-    assert "Features" not in hinted(decide(seen([one]), {}, SITE)).get("1", {})
+    assert "Features" not in hinted(decide(observation([one]), {}, SITE)).get("1", {})
     site = config()
     wide = job(declaration=replace(TYPES, partitions=()), features="k80|p100", restarts=1)
     here = replace(wide, state=running("1", {}).state, nodes=("k1",), gpus={"k1": {"k80": 1}})
-    move = only(decide(seen([here]), {"1": {"p100": 1}}, site), Kind.MOVE)
+    move = only(decide(observation([here]), {"1": {"p100": 1}}, site), Kind.MOVE)
     assert move.fields["Features"] == "(k80|p100)&p100"
     assert move.steering.was["Features"] == "k80|p100"

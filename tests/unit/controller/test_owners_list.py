@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_made import NOW, RATES, config, decide, hinted, job, look, only, running, seen
+from hand_made import NOW, RATES, config, decide, hinted, job, look, observation, only, running
 
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Kind
@@ -48,7 +48,8 @@ def test_what_the_owner_writes_is_remembered_as_it_waits(known, typed):
     assert ours.foreign == ("Partition",) and ours.listed == typed
     assert decode(merge("", ours)) == ours
     assert (
-        hinted(decide(seen([waits(typed)], steering={"1": ours}), {"1": {"v100": 1}}, SITE)) == {}
+        hinted(decide(observation([waits(typed)], steering={"1": ours}), {"1": {"v100": 1}}, SITE))
+        == {}
     )
     # Another one later, and what Slurm makes of it at a requeue.
     assert believed(ours, waits(("v100", "k80"))).listed == ("v100", "k80")
@@ -71,7 +72,7 @@ def test_it_is_kept_for_the_time_that_the_job_runs(tmp_path):
     context = ActionContext(None, store, own, clock=lambda: NOW)
     for typed in (TYPED, ("k80", "v100")):
         ours = believed(Steering(foreign=("Partition",)), waits(typed))
-        repair.keep_owners_changes(context, seen([waits(typed)], steering={"1": ours}))
+        repair.keep_owners_changes(context, observation([waits(typed)], steering={"1": ours}))
         assert decode(store.steerings(["1"])["1"]).listed == typed
         assert believed(ours, on_k80()) == ours
     store.close()
@@ -79,7 +80,7 @@ def test_it_is_kept_for_the_time_that_the_job_runs(tmp_path):
 
 def test_a_running_job_moves_among_the_partitions_of_its_owners_list(tmp_path):
     ours = believed(None, waits())
-    shown = seen([on_k80()], steering={"1": ours})
+    shown = observation([on_k80()], steering={"1": ours})
     action = only(decide(shown, {"1": {"v100": 1}}, SITE), Kind.MOVE)
     assert action.fields == {"Partition": "v100,k80,p100"}
     assert action.steering.was == {"Partition": "k80,v100,p100"}
@@ -94,24 +95,24 @@ def test_a_running_job_moves_among_the_partitions_of_its_owners_list(tmp_path):
     again = waits(("v100", "k80", "p100"), restarts=2, submit_s=NOW - 5)
     late = replace(moved, time=NOW - 900, gpus={})
     assert believed(late, again) == late
-    found = decide(seen([again], steering={"1": late}), {"1": {"p100": 1}}, SITE)
+    found = decide(observation([again], steering={"1": late}), {"1": {"p100": 1}}, SITE)
     assert hinted(found) == {"1": {"Partition": "k80,v100,p100"}}
     # And it moves a second time.
     there = replace(on_k80(), gpus={"v1": {"v100": 1}}, nodes=("v1",), partitions=("v100",))
-    shown = seen([there], steering={"1": late})
+    shown = observation([there], steering={"1": late})
     action = only(decide(shown, {"1": {"p100": 1}}, SITE), Kind.MOVE)
     assert action.fields == {"Partition": "p100,k80,v100"}
 
 
 def test_a_running_job_moves_to_no_partition_that_its_owner_left_out():
     ours = believed(None, waits(("k80", "v100")))
-    shown = seen([on_k80()], steering={"1": ours})
+    shown = observation([on_k80()], steering={"1": ours})
     rows = rate_rows("1", shown, look(shown, SITE), RATES, SITE)
     (p100,) = (row.source for row in rows if row.gpu_type == "p100")
     assert "; not used: its owner chose the partitions k80,v100 (scontrol); once it" in p100
     # Where no tick saw it wait, its list is not known.
     unknown = Steering(foreign=("Partition",))
-    shown = seen([on_k80()], steering={"1": unknown})
+    shown = observation([on_k80()], steering={"1": unknown})
     assert look(shown, SITE).schedulable["1"].request.partitions == ("k80",)
 
 
@@ -119,7 +120,7 @@ def test_a_running_job_moves_to_no_partition_that_its_owner_left_out():
 def test_the_reason_says_that_it_is_its_owners_list(state):
     one = waits(("k80",)) if state == "waits" else on_k80()
     ours = believed(None, waits(("k80",)))
-    shown = seen([one], steering={"1": ours})
+    shown = observation([one], steering={"1": ours})
     rows = rate_rows("1", shown, look(shown, SITE), RATES, SITE)
     found = {row.gpu_type: row.source.partition("; not used: ")[2] for row in rows}
     when = "" if state == "waits" else "once it waits again, "

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, config, job, running, seen
+from hand_made import NOW, config, job, observation, running
 
 from slurm_hadar.cli import jobs as commands
 from slurm_hadar.controller import retire
@@ -31,7 +31,7 @@ OUT = {"declaration": None}
 
 
 def nices(one, ours=AGED, ages=True, **more):
-    shown = seen([one], steering={"1": ours}, priority_returns=ages)
+    shown = observation([one], steering={"1": ours}, priority_returns=ages)
     return [dict(action.fields) for action in given_back(shown, **{"refused": {}, **more})]
 
 
@@ -48,7 +48,7 @@ def nices(one, ours=AGED, ages=True, **more):
     ],
 )
 def test_a_nice_that_is_left_is_its_owners_again(one):
-    shown = seen([one], steering={"1": AGED}, priority_returns=True)
+    shown = observation([one], steering={"1": AGED}, priority_returns=True)
     (action,) = given_back(shown, {})
     assert dict(action.fields) == {"Nice": "0"}
     assert action.steering.was == {"Partition": "gpu"}
@@ -65,7 +65,7 @@ def test_a_managed_job_gets_it_with_its_other_hints():
     assert nices(WAITS) == [] and nices(RUNS) == []
     assert nices(RUNS, excluded={"1": "its partition gives whole nodes"}) == [{"Nice": "0"}]
     requeued = replace(WAITS, restarts=1, partitions=("v100", "k80"))
-    (action,) = restored(["1"], {}, seen([requeued], steering={"1": AGED}), config(), {})
+    (action,) = restored(["1"], {}, observation([requeued], steering={"1": AGED}), config(), {})
     assert dict(action.fields) == {"Nice": "0"}
 
 
@@ -75,7 +75,7 @@ def test_a_moved_job_keeps_it_until_it_runs():
         found = restored(
             ["1"],
             {},
-            seen([replace(WAITS, restarts=1, **more)], steering={"1": MOVED}),
+            observation([replace(WAITS, restarts=1, **more)], steering={"1": MOVED}),
             config(),
             {},
         )
@@ -102,8 +102,8 @@ def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path
     out = replace(WAITS, **OUT)
     cluster = SimpleNamespace(
         read_jobs=lambda *_: [out, replace(out, id="2", raw_id=2)],
-        read_nodes=lambda: list(seen([]).nodes.values()),
-        read_partitions=lambda: list(seen([]).partitions.values()),
+        read_nodes=lambda: list(observation([]).nodes.values()),
+        read_partitions=lambda: list(observation([]).partitions.values()),
         read_reservations=list,
         read_config=lambda: {"PriorityType": "priority/multifactor"},
         read_associations=list,
@@ -124,7 +124,7 @@ def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path
 @pytest.mark.parametrize("managed", [True, False])
 def test_retire_gives_it_back(monkeypatch, more, ages, managed):
     one = replace(WAITS, **more) if managed else replace(WAITS, **more, **OUT)
-    shown = seen([one], steering={"1": AGED}, priority_returns=ages)
+    shown = observation([one], steering={"1": AGED}, priority_returns=ages)
     controller = SimpleNamespace(
         config=config(),
         rules=SimpleNamespace(begin_tick=lambda _: None, requeue_delay_s=121.0),

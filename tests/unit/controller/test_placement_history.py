@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, job, running, seen
+from hand_made import NOW, job, observation, running
 
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.presentation.overview import Viewer
@@ -20,7 +20,7 @@ HOUR = 3600.0
 def watched(*ticks):
     found = PlacementHistory()
     for now, jobs in ticks:
-        found.record(seen(jobs, now=now))
+        found.record(observation(jobs, now=now))
     return found, ticks[-1][0]
 
 
@@ -66,7 +66,7 @@ def restarted(path, *ticks):
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         found = PlacementHistory(connection)
         for now, jobs in ticks:
-            found.record(seen(jobs, now=now))
+            found.record(observation(jobs, now=now))
     return found
 
 
@@ -104,13 +104,13 @@ def test_what_a_full_disk_did_not_take_is_written_by_a_later_tick(tmp_path):
     many = [running(str(n), {"v1": {"v100": 1}}, name="x" * 900, start_s=NOW) for n in range(40)]
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         history = PlacementHistory(connection)
-        history.record(seen([], now=NOW))
+        history.record(observation([], now=NOW))
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages}")
         with pytest.raises(sqlite3.OperationalError, match="full"):
-            history.record(seen(many, now=NOW + 60))
+            history.record(observation(many, now=NOW + 60))
         connection.execute("PRAGMA max_page_count=100000")
-        history.record(seen(many, now=NOW + 120))
+        history.record(observation(many, now=NOW + 120))
     assert len(shown(restarted(path, (NOW + 180, many)), NOW + 180)) == 40
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT COUNT(*) FROM stay").fetchone() == (40,)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hand_made import config, seen
+from hand_made import config, observation
 
 from slurm_hadar.controller.price_file import unchanged_partitions
 from slurm_hadar.domain.node import Partition
@@ -27,7 +27,7 @@ class Rules:
 
 def kept(users=frozenset(), k80=K80):
     there = {one.name: one for one in (GPU, V100, k80)}
-    return unchanged_partitions(SITE, Rules(users), replace(seen([]), partitions=there))
+    return unchanged_partitions(SITE, Rules(users), replace(observation([]), partitions=there))
 
 
 def test_a_group_that_differs_is_kept_by_all():

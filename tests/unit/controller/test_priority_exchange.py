@@ -15,10 +15,10 @@ from hand_made import (
     dictate,
     look,
     nodes,
+    observation,
     ordinary,
     partitions_of,
     running,
-    seen,
 )
 from hand_made import job as any_job
 
@@ -69,7 +69,7 @@ def places(
     partitions=None,
     **more,
 ):
-    shown = seen(jobs, FULL, partitions, steering=steering or {}, **more)
+    shown = observation(jobs, FULL, partitions, steering=steering or {}, **more)
     view = look(shown)
     plan = dictate(view.view, {id_: {"v100": 1} for id_ in planned})
     return exchange(view, plan, shown, site(level), remembered(state or {}), refused)
@@ -206,7 +206,7 @@ def viewed(tmp_path, jobs, state=None, steering=None, partitions=None):
         store.keep_policy_state("exchange", state or {})
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW), queries=Counter())
         controller = Controller(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
-        shown = seen(jobs, FULL, steering=steering or {}, partitions=partitions)
+        shown = observation(jobs, FULL, steering=steering or {}, partitions=partitions)
         controller.observe = lambda: shown
         controller.plan()
     return views[0].jobs
@@ -322,7 +322,7 @@ def test_an_exchange_stands_while_slurm_refuses_to_take_the_place_back(out):
         found = places(jobs, ["2"], state=state, refused=refused, **lists)
         state = json.loads(json.dumps(as_state(found.memory)))
         assert found.nices == ({"1": "200", "2": "-200"} if refused else {})
-    assert given_back(seen(jobs, FULL, **lists), NOT_NOW, found.nices) == []
+    assert given_back(observation(jobs, FULL, **lists), NOT_NOW, found.nices) == []
     # Nothing is lost: it may end without having started.
     ended = replace(UP, state=JobState.FINISHED, priority=0)
     assert nices([DOWN, BETWEEN, ended], ["2"], state=state, **lists) == {}
@@ -364,14 +364,14 @@ def test_of_three_jobs_with_each_others_places_all_have_their_own_again():
 
 def test_a_held_job_has_its_owners_nice_again():
     held = replace(UP, held=True, priority=0)
-    shown = seen([DOWN, BETWEEN, held], FULL, steering=EXCHANGED, priority_returns=True)
+    shown = observation([DOWN, BETWEEN, held], FULL, steering=EXCHANGED, priority_returns=True)
     (action,) = given_back(shown, {})
     assert (action.job.id, dict(action.fields)) == ("2", {"Nice": "0"})
     assert action.steering.was == action.steering.wrote == {}
     assert action.reason == "it is held: its owner's Nice is restored"
     # Not one that another job has used up the place of, nor a Nice of another author.
     assert given_back(shown, {}, {"2"}) == [] and given_back(shown, NOT_NOW) == []
-    theirs = seen([held], FULL, steering={"2": THEIRS}, priority_returns=True)
+    theirs = observation([held], FULL, steering={"2": THEIRS}, priority_returns=True)
     assert given_back(theirs, {}) == []
     # Under priority/basic an update of the Nice releases a job.
     assert given_back(replace(shown, priority_returns=False), {}) == []
@@ -391,7 +391,7 @@ def test_who_is_refused_a_hint_keeps_its_place():
 def test_who_opts_out_by_its_comment_has_its_own_nice_again():
     state = after_an_exchange()
     out = replace(UP, declaration=None)
-    shown = seen([DOWN, BETWEEN, out], FULL, steering=EXCHANGED)
+    shown = observation([DOWN, BETWEEN, out], FULL, steering=EXCHANGED)
     (action,) = given_back(shown, {})
     assert (action.job.id, dict(action.fields)) == ("2", {"Nice": "0"})
     assert action.steering.was == {}
@@ -399,7 +399,7 @@ def test_who_opts_out_by_its_comment_has_its_own_nice_again():
     assert "2" in kept([DOWN, BETWEEN, out], [], state=state, steering=EXCHANGED)["ours"]
     theirs = replace(out, nice=5)
     known = kept_fields.without_foreign(EXCHANGED, {"2": theirs}, site(), (), NOW)
-    assert given_back(seen([theirs], FULL, steering=known), {}) == []
+    assert given_back(observation([theirs], FULL, steering=known), {}) == []
 
 
 def test_a_priority_at_slurms_least_tells_nothing():
@@ -425,7 +425,7 @@ def test_top_of_scontrol_takes_both_out_and_is_kept():
     ours = kept_fields.without_foreign(steering, {one.id: one for one in topped}, site(), (), NOW)
     assert ours["1"].foreign == ours["2"].foreign == ("Nice",)
     assert nices([*topped, BETWEEN], ["3"], state=after_an_exchange(), steering=ours) == {}
-    shown = seen([*topped, BETWEEN], FULL, steering=ours)
+    shown = observation([*topped, BETWEEN], FULL, steering=ours)
     plan = dictate(look(shown).view, {})
     found = hints(look(shown), plan, shown, site(), {}, {})
     assert all("Nice" not in action.fields for action in found)
@@ -475,7 +475,7 @@ def test_no_job_of_an_owner_who_changed_such_a_nice_exchanges_its_place_for_a_da
     assert nices(pair, ["4"], state=state, now=NOW + DAY_S) == {"3": "100", "4": "-100"}
     theirs = [replace(one, uid=1001, user="bob") for one in pair]
     assert nices(theirs, ["4"], state=state) == {"3": "100", "4": "-100"}
-    shown = seen([*pair, BETWEEN, replace(pair[0], id="7", uid=1001)], FULL)
+    shown = observation([*pair, BETWEEN, replace(pair[0], id="7", uid=1001)], FULL)
     said = notes(remembered(state), shown)
     assert said.keys() == {"3", "4"} and "exchanges no place in the queue until" in said["3"]
 
@@ -537,7 +537,7 @@ def test_only_an_operator_exchanges_and_under_multifactor_only(tmp_path, rights,
     cluster = SimpleNamespace(
         traffic=Traffic(lambda: NOW), queries=Counter(), read_config=lambda: {"PriorityType": how}
     )
-    shown = seen([job("1", 900), BETWEEN, job("2", 700)], nodes(), steering={})
+    shown = observation([job("1", 900), BETWEEN, job("2", 700)], nodes(), steering={})
 
     def decide(view, memory):
         return dictate(view, {"2": {"v100": 1}}), memory
@@ -575,7 +575,7 @@ def test_a_job_that_slurm_refused_takes_no_part():
 
 
 def test_the_nice_comes_with_the_other_hints_and_goes_back():
-    shown = seen([job("1", 900), job("2", 700)], FULL)
+    shown = observation([job("1", 900), job("2", 700)], FULL)
     view = look(shown)
     plan = dictate(view.view, {"2": {"v100": 1}})
     first = hints(view, plan, shown, site(), {}, {"1": "200", "2": "-200"})
@@ -585,7 +585,7 @@ def test_the_nice_comes_with_the_other_hints_and_goes_back():
     }
     assert all(a.steering.was == {"Nice": "0"} for a in first)
     down = job("1", 700, nice=200)
-    then = seen([down], FULL, steering={"1": wrote(0, 200)})
+    then = observation([down], FULL, steering={"1": wrote(0, 200)})
     for left_out in ({}, {"1": "it opted out"}):
         found = hints(replace(look(then), excluded=left_out), plan, then, site(), {})
         assert [dict(a.fields) for a in found] == [{"Nice": "0"}] * len(found) and found

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_made import NOW, carried_out, config, decide, job, look, nodes, only, running, seen
+from hand_made import NOW, carried_out, config, decide, job, look, nodes, observation, only, running
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation import job_updates
@@ -65,13 +65,13 @@ def test_nodes_on_no_switch_are_racks_of_their_own():
 
 def test_the_view_knows_racks_losses_and_what_nodes_have_in_all():
     big = job(declaration=BIG, **WIDE)
-    view = look(seen([big], nodes(v1=2), racks=RACKS), SITE).view
+    view = look(observation([big], nodes(v1=2), racks=RACKS), SITE).view
     by_name = dict(zip(view.nodes.names, view.nodes.rack.tolist(), strict=True))
     assert by_name["v1"] == by_name["v2"] == by_name["k1"] != by_name["p1"] == by_name["k2"]
     first = view.nodes.names.index("v1")
     assert view.nodes.gpus[first].sum() == 0 and view.nodes.whole.gpus[first].sum() == 2
     assert view.jobs.network.per_node.tolist() == [2]
-    flat = look(seen([big], nodes(v1=2)), SITE).view
+    flat = look(observation([big], nodes(v1=2)), SITE).view
     assert flat.jobs.network is None and flat.nodes.whole is None and not flat.nodes.rack.any()
 
 
@@ -86,18 +86,18 @@ def wide(nodes, **more):
 
 
 def test_a_job_on_two_nodes_is_sent_to_the_nodes_of_one_rack_by_name():
-    waiting = look(seen([job(declaration=BIG, **WIDE)], racks=RACKS), SITE)
+    waiting = look(observation([job(declaration=BIG, **WIDE)], racks=RACKS), SITE)
     place = policies.get("network")(waiting.view, {})[0].placements["1"]
     assert place.tier == "rack" and set(place.nodes) in ({"v1", "v2"}, {"p1", "p2"})
     here = wide(FAR.nodes)
-    action = only(decide(seen([here], racks=RACKS), {"1": place}, SITE), Kind.MOVE)
+    action = only(decide(observation([here], racks=RACKS), {"1": place}, SITE), Kind.MOVE)
     assert action.fields["ReqNodeList"] in ("v[1-2]", "p[1-2]")
     assert action.steering.was["ReqNodeList"] == ""
     sent = carried_out(here, action)
     assert job_updates.undo_fields(sent, action.steering)["ReqNodeList"] == ""
     there = wide(place.nodes, required_nodes=sent.required_nodes, features=sent.features,
                  admin_comment=sent.admin_comment)  # fmt: skip
-    again = decide(seen([there], racks=RACKS), {"1": place}, SITE)
+    again = decide(observation([there], racks=RACKS), {"1": place}, SITE)
     assert not again.actions, "a second tick sends nothing"
 
 
@@ -106,18 +106,18 @@ def test_far_away_and_without_racks_no_node_is_named():
     assert not racks.pinned(far, RACKS)
     near = replace(far, tier="rack")
     assert racks.pinned(near, RACKS) and not racks.pinned(near, {})
-    action = only(decide(seen([wide(FAR.nodes)]), {"1": NEAR}, SITE), Kind.MOVE)
+    action = only(decide(observation([wide(FAR.nodes)]), {"1": NEAR}, SITE), Kind.MOVE)
     assert "ReqNodeList" not in action.fields
 
 
 def test_a_name_list_goes_when_the_next_place_is_far():
     sent = carried_out(
         wide(FAR.nodes),
-        only(decide(seen([wide(FAR.nodes)], racks=RACKS), {"1": NEAR}, SITE), Kind.MOVE),
+        only(decide(observation([wide(FAR.nodes)], racks=RACKS), {"1": NEAR}, SITE), Kind.MOVE),
     )
     there = wide(NEAR.nodes, required_nodes=sent.required_nodes, features=sent.features,
                  admin_comment=sent.admin_comment)  # fmt: skip
-    later = seen([there], racks=RACKS, now=NOW + 600)
+    later = observation([there], racks=RACKS, now=NOW + 600)
     fields = only(decide(later, {"1": FAR}, SITE), Kind.MOVE).fields
     assert fields["ReqNodeList"] == "" and fields["Features"] == "k80"
 
@@ -125,7 +125,7 @@ def test_a_name_list_goes_when_the_next_place_is_far():
 def test_a_running_job_moves_to_nodes_of_its_own_type_in_one_rack():
     same = running("1", {"k1": {"k80": 1}, "k2": {"k80": 1}}, declaration=BIG,
                    request=GpuRequest(per_node={UNTYPED: 1}), tasks=2)  # fmt: skip
-    shown = seen([same], racks=RACKS | {"k2": "r1", "k1": "r2"})
+    shown = observation([same], racks=RACKS | {"k2": "r1", "k1": "r2"})
     to = Placement({"k80": 2}, {"k1": {"k80": 1}, "k2": {"k80": 1}}, tier="network")
     assert not decide(shown, {"1": to}, SITE).actions
     near = {"v1": {"v100": 1}, "v2": {"v100": 1}}
@@ -142,7 +142,7 @@ def test_reports_of_progress_tell_what_the_network_costs():
     rates = Rates(tiers=TierRates())
     near = running("1", {"v1": {"v100": 2}, "v2": {"v100": 2}}, declaration=BIG, **WIDE_RUNNING)
     far = running("2", {"v1": {"v100": 2}, "p1": {"p100": 2}}, declaration=BIG, **WIDE_RUNNING)
-    shown = seen([near, far], racks=RACKS)
+    shown = observation([near, far], racks=RACKS)
     assert distance.learn(shown, rates, near, sample(near, 100.0))
     assert not distance.learn(shown, rates, far, sample(far, 25.0))
     assert rates.tiers.factor("BERT", (1000, "v100", 4, 64)).tolist() == [1.0, 1.0, 0.25]
@@ -155,7 +155,7 @@ def test_how_much_a_running_job_is_slowed_now():
     rates.tiers.record(RateSample("BERT", "v100", 4, 64, 50.0, 60.0, uid=1000), 2)
     place = {"v1": {"v100": 2}, "v2": {"v100": 2}}
     far = running("2", place, declaration=BIG, **WIDE_RUNNING)
-    shown = seen([far], racks=RACKS | {"v2": "r9"}, progress={"2": reported("2", 20.0)})
+    shown = observation([far], racks=RACKS | {"v2": "r9"}, progress={"2": reported("2", 20.0)})
     network = look_at(shown, rates)
     assert network.factor[0].tolist() == [1.0, 1.0, 0.5]
     assert network.slowed[0] == pytest.approx(0.2), "others' traffic included"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, decide, job, look, only, running, seen
+from hand_made import NOW, decide, job, look, observation, only, running
 
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
@@ -31,7 +31,7 @@ def done(store, kind="move", outcome="moved", **details):
 
 
 def shown(store, *jobs, now=LATER, **more):
-    reconciliation.reconcile(store, seen(list(jobs), now=now, **more), 120.0)
+    reconciliation.reconcile(store, observation(list(jobs), now=now, **more), 120.0)
     return store.history("1")[0].shown
 
 
@@ -148,8 +148,8 @@ def moved(store):
 
 def effect(store, job_, progress=None, now=LATER):
     found = {"1": progress} if progress else {}
-    reconciliation.reconcile(store, seen([job_], now=now, progress=found), 120.0)
-    reconciliation.reconcile(store, seen([job_], now=now, progress=found), 120.0)
+    reconciliation.reconcile(store, observation([job_], now=now, progress=found), 120.0)
+    reconciliation.reconcile(store, observation([job_], now=now, progress=found), 120.0)
     return store.history("1")[0].effect
 
 
@@ -268,7 +268,7 @@ def test_a_stop_that_was_not_carried_out_costs_nothing(store):
 def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
     declared = Declaration(types=("any",), model="resnet18", checkpoint="yes")
     here = running("1", {"k1": {"k80": 1}}, declaration=declared)
-    observed = seen([here])
+    observed = observation([here])
     action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)
     view = look(observed)
     hopes = reconciliation.expected_effect(view, action, reported(0, 30.0, lost=7))

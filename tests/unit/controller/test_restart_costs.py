@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, RATES, job, look, running, seen
+from hand_made import CONFIG, NOW, RATES, job, look, observation, running
 
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.journal.restart_table import RestartTable
@@ -69,7 +69,7 @@ def test_what_other_jobs_measured_excludes_no_job_by_its_time_limit(uid, counted
     slowest = 100_000 / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
     mine = job(declaration=tight, time_limit_s=slowest + 21.0)
     past = ControllerHistory(restarts=RestartCosts({(uid, "resnet18"): 3000.0}))
-    jobs = take_snapshot(seen([mine]), CONFIG, RATES, past).view.jobs
+    jobs = take_snapshot(observation([mine]), CONFIG, RATES, past).view.jobs
     assert jobs.restart_s[0] == counted and (jobs.rate[0, :, 0] > 0).all()
 
 
@@ -78,15 +78,15 @@ def test_a_measured_move_counts_for_the_next_jobs_of_its_owner_and_model(store):
     store.advance(entry, "requeued", NOW + 2)
     store.end(entry, "moved", NOW + 3)
     here = running("1", {"k1": {"k80": 1}}, restarts=1, declaration=SAYS)
-    after = seen([here], progress={"1": report(restart_s=8.0)}, now=NOW + 60)
+    after = observation([here], progress={"1": report(restart_s=8.0)}, now=NOW + 60)
     for _ in range(2):
         # Once, however often it is looked at.
         reconciliation.reconcile(store, after, 120.0)
     assert store.restarts.means() == {(MINE, "resnet18"): 8.0}
     past = ControllerHistory(restarts=RestartCosts(store.restarts.means()))
     next_one = running("2", {"k1": {"k80": 1}}, declaration=SAYS)
-    assert look(seen([next_one]), past=past).view.jobs.restart_s[0] == 8.0
-    assert look(seen([next_one])).view.jobs.restart_s[0] == 30.0
+    assert look(observation([next_one]), past=past).view.jobs.restart_s[0] == 8.0
+    assert look(observation([next_one])).view.jobs.restart_s[0] == 30.0
 
 
 def test_a_stop_measures_no_restart(store):
@@ -94,7 +94,7 @@ def test_a_stop_measures_no_restart(store):
     store.advance(entry, "requeued", NOW + 2)
     store.end(entry, "stopped", NOW + 3)
     here = running("1", {"k1": {"k80": 1}}, restarts=1, declaration=SAYS, start_s=NOW + 302)
-    after = seen([here], progress={"1": report(restart_s=310.0)}, now=NOW + 320)
+    after = observation([here], progress={"1": report(restart_s=310.0)}, now=NOW + 320)
     for _ in range(2):
         reconciliation.reconcile(store, after, 120.0)
     assert store.history("1")[0].effect["without_training_s"] == 310.0

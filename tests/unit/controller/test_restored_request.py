@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, hinted, job, look, running, seen
+from hand_made import NOW, config, decide, hinted, job, look, observation, running
 
 from slurm_hadar.controller.actuation import actions, job_updates, owner_changes
 from slurm_hadar.controller.actuation.actions import Kind
@@ -44,7 +44,7 @@ EXCLUDED = [
 
 @pytest.mark.parametrize("more", EXCLUDED)
 def test_a_moved_job_that_is_not_steered_any_more_keeps_the_list_of_its_types(more):
-    shown = seen([waiting(**more)])
+    shown = observation([waiting(**more)])
     assert look(shown, SITE).excluded
     assert hinted(decide(shown, {}, SITE)) == {}
 
@@ -52,23 +52,23 @@ def test_a_moved_job_that_is_not_steered_any_more_keeps_the_list_of_its_types(mo
 @pytest.mark.parametrize("more", EXCLUDED)
 def test_a_list_that_lacks_an_accepted_type_is_that_of_the_submit_again(more):
     short = replace(MOVED, wrote={"Partition": "k80"}, until=NOW + 60)
-    shown = seen([waiting(known=short, partitions=("k80",), **more)])
+    shown = observation([waiting(known=short, partitions=("k80",), **more)])
     assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "v100,k80"}
     # Where it is not recorded, features say the types.
     old = waiting(replace(SOME, listed=()), short, partitions=("k80",), **more)
-    assert hinted(decide(seen([old]), {}, SITE))["1"] == FEATURES
+    assert hinted(decide(observation([old]), {}, SITE))["1"] == FEATURES
 
 
 def test_memory_excludes_a_type_as_well():
     large = Declaration(gpu_mem=14 * 1024, partitions=("gpu",), listed=("v100", "p100"))
     shown = waiting(large, partitions=("p100", "v100"), **EXCLUDED[0])
-    assert hinted(decide(seen([shown]), {}, SITE)) == {}
+    assert hinted(decide(observation([shown]), {}, SITE)) == {}
 
 
 def test_who_accepts_all_types_has_the_owners_partition_again():
     any_ = replace(SOME, types=("any",), listed=("v100", "p100", "k80"))
     shown = waiting(any_, partitions=("k80", "v100", "p100"), **EXCLUDED[0])
-    assert hinted(decide(seen([shown]), {}, SITE))["1"] == {"Partition": "gpu"}
+    assert hinted(decide(observation([shown]), {}, SITE))["1"] == {"Partition": "gpu"}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_group_whose_members_are_no_types_has_features_too():
 def test_a_job_that_stops_waits_with_the_list_of_its_types():
     here = running("1", {"k1": {"k80": 1}}, declaration=SOME, partitions=("k80",),
                    admin_comment=merge("", MOVED), time_limit_s=1000.0)  # fmt: skip
-    shown = seen([here])
+    shown = observation([here])
     target = look(shown, SITE).schedulable["1"]
     stop = actions.stop(target, "why", shown, SITE)
     assert stop.fields == {"Partition": "v100,k80"}
@@ -177,7 +177,7 @@ def test_an_optout_gives_the_owners_partition_with_features_of_the_types(known):
     fields = ordinary(back, by_feature, NOW, SITE).fields
     assert "Features" not in fields and fields.get("Partition", "gpu") == "gpu"
     again = declaration.parse(["off=no", "types=k80"], "job 1", left)
-    target = look(seen([replace(back, declaration=again)]), SITE).schedulable["1"]
+    target = look(observation([replace(back, declaration=again)]), SITE).schedulable["1"]
     assert target.request.constraint == "" and target.request.types == ("k80",)
 
 
@@ -186,23 +186,25 @@ def test_an_optout_gives_the_owners_partition_with_features_of_the_types(known):
 def test_a_waiting_job_whose_features_are_gone_gets_the_list_of_its_types(more, foreign):
     """It waits in its owner's partition, which features beside it limited to some types."""
     known = Steering(time=NOW - 60, foreign=foreign)
-    shown = seen([waiting(known=known, partitions=("gpu",), restarts=0, **more)])
+    shown = observation([waiting(known=known, partitions=("gpu",), restarts=0, **more)])
     assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "v100,k80"}
-    its_own = seen([waiting(known=known, partitions=("gpu",), features="k80", **EXCLUDED[0])])
+    its_own = observation(
+        [waiting(known=known, partitions=("gpu",), features="k80", **EXCLUDED[0])]
+    )
     assert hinted(decide(its_own, {}, SITE)) == {}
 
 
 @pytest.mark.parametrize("more", [*EXCLUDED, {}, {"held": True, "priority": 0}])
 def test_partitions_that_its_owner_set_stay_with_features_of_the_types(more):
     known = Steering(time=NOW - 60, foreign=("Partition",))
-    shown = seen([waiting(known=known, partitions=("gpu",), restarts=0, **more)])
+    shown = observation([waiting(known=known, partitions=("gpu",), restarts=0, **more)])
     assert hinted(decide(shown, {}, SITE))["1"] == {"Features": "v100|k80"}
     # Once, and until its owner sets others again.
     ours = replace(known, was={"Features": ""}, wrote={"Features": "v100|k80"})
     for names, fields in ((("gpu",), {}), (("v100",), {"Features": ""})):
         back = waiting(known=ours, partitions=names, features="v100|k80", restarts=0, **more)
         undone = fields if "held" not in more else {}
-        assert hinted(decide(seen([back]), {}, SITE)).get("1", {}) == undone
+        assert hinted(decide(observation([back]), {}, SITE)).get("1", {}) == undone
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_no_partition_or_feature_of_its_owner_opens_an_excluded_type(more, field
     known = Steering(time=NOW - 60, foreign=foreign)
     one = waiting(known=known, restarts=0, **{"partitions": ("gpu",), **more})
     debug = Partition("debug", ("v1", "p1", "k1"))
-    shown = seen([one], partitions=[*seen([]).partitions.values(), debug])
+    shown = observation([one], partitions=[*observation([]).partitions.values(), debug])
     assert hinted(decide(shown, {}, SITE)) == ({"1": fields} if fields else {})
 
 
@@ -233,13 +235,15 @@ def test_a_list_that_was_narrowed_for_features_is_wide_again_without_them():
     """Slurm says BadConstraints, or the scheduler has not looked at it yet."""
     for reason in ("BadConstraints", "Priority"):
         one = waiting(known=Steering(), partitions=LIST, features="k80", restarts=0, reason=reason)
-        (action,) = decide(seen([one]), {}, SITE).of(Kind.HINT)
+        (action,) = decide(observation([one]), {}, SITE).of(Kind.HINT)
         assert dict(action.fields) == {"Partition": "k80"}
         assert action.steering.was["Partition"] in ("gpu", "v100,k80")
         assert action.steering.wrote["Partition"] == "k80"
         free = replace(one, partitions=("k80",), features="", reason="Priority",
                        admin_comment=merge("", action.steering))  # fmt: skip
-        assert set(hinted(decide(seen([free]), {}, SITE))["1"]["Partition"].split(",")) == {*LIST}
+        assert set(hinted(decide(observation([free]), {}, SITE))["1"]["Partition"].split(",")) == {
+            *LIST
+        }
 
 
 @pytest.mark.parametrize(
@@ -265,5 +269,7 @@ def test_the_commands_that_give_a_request_back_by_hand_say_the_types():
                    admin_comment=merge("", MOVED))  # fmt: skip
     said = requeue_text(here, MOVED, SITE, (24, 11, 5))
     assert "Partition=gpu" in said and "Features=v100|k80" in said.replace("'", "")
-    (line,) = [one for one in undo(waiting(), seen([waiting()]), SITE) if "Partition=" in one]
+    (line,) = [
+        one for one in undo(waiting(), observation([waiting()]), SITE) if "Partition=" in one
+    ]
     assert "Partition=gpu" in line and "Features=v100|k80" in line.replace("'", "")

@@ -5,12 +5,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import config, job, running, seen
+from hand_made import config, job, observation, running
 
 from slurm_hadar.cli import common
 from slurm_hadar.cli import retire as command
 from slurm_hadar.controller.lock import only_one
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import HadarError
@@ -31,7 +31,7 @@ def site(tmp_path, monkeypatch):
     write_heartbeat(tmp_path / "exchange", "act", 10.0, writer=Writer("another"))
     declared = job().declaration
     waiting = job("7", comment=declaration.merge("mine", declared), partitions=("v100",))
-    shown = Observed(
+    shown = Observation(
         now=1.0,
         jobs={"7": waiting},
         nodes={},
@@ -95,7 +95,7 @@ def test_it_says_how_each_running_job_gets_its_request_back(site, monkeypatch, c
     """Slurm changes no request of a job that runs: the last chance to say it."""
     was = {"Partition": "gpu", "TresPerNode": "gpu:1"}
     both = [running("8", {"v1": {"v100": 2}}), running("9", {"k1": {"k80": 1}})]
-    shown = replace(seen(both, steering={"8": Steering(was=was)}), slurm_version=(22, 5, 8))
+    shown = replace(observation(both, steering={"8": Steering(was=was)}), slurm_version=(22, 5, 8))
     monkeypatch.setattr(Controller, "observe", lambda _: shown)
     slurm = SimpleNamespace(
         traffic=Traffic(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, config, job, nodes, ordinary, running, seen
+from hand_made import NOW, RATES, config, job, nodes, observation, ordinary, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +84,7 @@ def look_at(tmp_path, monkeypatch):
         controller = Controller(SITE, cluster, store, RATES, 0, lambda: NOW)
 
         def look(*jobs):
-            shown = seen(jobs, nodes(), steering={})
+            shown = observation(jobs, nodes(), steering={})
             monkeypatch.setattr(observed, "read", lambda *_: shown)
             return controller
 

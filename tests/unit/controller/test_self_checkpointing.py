@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, job, look, running, seen
+from hand_made import NOW, config, decide, job, look, observation, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,13 +139,13 @@ def test_no_more_than_declared_is_ever_lost(habit, started, saved, lose):
 )
 def test_what_a_policy_may_move(words, progress, movable):
     shown = runs(*words)
-    view = look(seen([shown], progress={"1": progress} if progress else {})).view
+    view = look(observation([shown], progress={"1": progress} if progress else {})).view
     assert view.jobs.movable.tolist() == [movable]
 
 
 def test_a_move_costs_the_work_that_is_done_again():
     cost = {
-        word: look(seen([runs(word, "lose=1e6", "restart_cost=7")], progress=progress)).view
+        word: look(observation([runs(word, "lose=1e6", "restart_cost=7")], progress=progress)).view
         for word, progress in {
             "checkpoint=restart": {},
             "checkpoint=watch:/x": {"1": report(NOW - 50)},
@@ -160,9 +160,9 @@ def test_a_job_to_be_restarted_need_not_have_run_long():
         update={"guards": config().guards.model_copy(update={"min_between_moves_s": 600.0})}
     )
     shown = runs("checkpoint=restart", "lose=500", started=NOW - 100)
-    assert look(seen([shown]), site).view.jobs.movable.tolist() == [True]
+    assert look(observation([shown]), site).view.jobs.movable.tolist() == [True]
     moved = ControllerHistory(last_moves={"1": NOW - 100})
-    assert look(seen([shown]), site, moved).view.jobs.movable.tolist() == [False]
+    assert look(observation([shown]), site, moved).view.jobs.movable.tolist() == [False]
 
 
 class Slurm:
@@ -221,9 +221,9 @@ def test_a_job_that_said_that_it_saved_is_started_again_once(context):
     context.cluster.shown = ENDED
     assert step(asked("signal"), ENDED).step is MoveStep.WAIT
     context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
-    assert "requeued" in resume_saved(context, seen([ENDED]))[0]
+    assert "requeued" in resume_saved(context, observation([ENDED]))[0]
     assert context.cluster.requeued == ["1"]
-    assert resume_saved(context, seen([ENDED])) == [] and context.cluster.requeued == ["1"]
+    assert resume_saved(context, observation([ENDED])) == [] and context.cluster.requeued == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_one_that_its_owner_opted_out_after_the_signal_is_started_again(
     context.cluster.shown = shown
     details = {**asked("signal").details, "exit_code": 85, "grace_s": 60.0}
     context.store.begin("1", "move", "asked", NOW - waited_s, details)
-    assert bool(resume_saved(context, seen([shown]))) is requeued
+    assert bool(resume_saved(context, observation([shown]))) is requeued
     assert context.cluster.requeued == (["1"] if requeued else [])
 
 
@@ -258,7 +258,7 @@ def test_one_that_was_held_while_it_saved_stays_its_owners_to_release(context, s
         context.store.end(entry, "the job did not save", NOW)
     ended = replace(ENDED, priority=100 if shown_as == "released" else 0, reason="NonZeroExitCode")
     context.cluster.shown = ended
-    assert "requeued" in resume_saved(context, seen([ended]))[0]
+    assert "requeued" in resume_saved(context, observation([ended]))[0]
     assert context.cluster.requeued == [requeued]
 
 
@@ -268,7 +268,7 @@ def test_it_does_not_wait_for_half_of_the_minutes_requests(context, used, requeu
     context.cluster.shown, context.cluster.traffic.limit = ENDED, 60
     context.cluster.traffic.remember([99.0] * used)
     context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
-    assert bool(resume_saved(context, seen([ENDED]))) is requeued
+    assert bool(resume_saved(context, observation([ENDED]))) is requeued
 
 
 @pytest.mark.parametrize(
@@ -288,21 +288,21 @@ def test_it_does_not_wait_for_half_of_the_minutes_requests(context, used, requeu
 def test_no_other_end_is_undone(context, shown):
     context.cluster.shown = shown
     context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
-    resume_saved(context, seen([shown]))
+    resume_saved(context, observation([shown]))
     assert context.cluster.requeued == []
 
 
 def test_a_job_that_nobody_asked_keeps_its_end(context):
     context.cluster.shown = ENDED
-    assert resume_saved(context, seen([ENDED])) == []
+    assert resume_saved(context, observation([ENDED])) == []
     context.store.begin("1", "move", "asked", NOW - 10, asked("yes").details)
-    assert resume_saved(context, seen([ENDED])) == []
+    assert resume_saved(context, observation([ENDED])) == []
 
 
 def test_what_slurm_shows_at_the_last_look_counts(context):
     context.cluster.shown = replace(ENDED, slurm_state="COMPLETED", exit_code=0, restarts=1)
     context.store.begin("1", "move", "asked", NOW - 10, asked("signal").details)
-    assert "not carried out" in resume_saved(context, seen([ENDED]))[0]
+    assert "not carried out" in resume_saved(context, observation([ENDED]))[0]
     assert context.cluster.requeued == []
 
 
@@ -322,7 +322,7 @@ def test_what_slurm_shows_at_the_last_look_counts(context):
 )
 def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
     shown = runs(*words, **more)
-    means = decide(seen([shown]), {"1": {"v100": 1}})
+    means = decide(observation([shown]), {"1": {"v100": 1}})
     assert means.deferred["1"].startswith("it cannot be moved now: ") and why in means.deferred["1"]
 
 
@@ -330,7 +330,7 @@ def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
 def test_a_task_stays_while_others_of_its_array_wait_for_its_place(reason):
     shown = runs("checkpoint=signal", array_job_id=7)
     other = job("9", array_job_id=7, reason=reason, declaration=None)
-    deferred = decide(seen([shown, other]), {"1": {"v100": 1}}).deferred.get("1", "")
+    deferred = decide(observation([shown, other]), {"1": {"v100": 1}}).deferred.get("1", "")
     assert ("another task of its array" in deferred) == (reason == "JobArrayTaskLimit")
 
 
@@ -342,7 +342,7 @@ def test_the_reason_of_a_policy_says_why_a_job_stays():
         update={"guards": config().guards.model_copy(update={"min_between_moves_s": 600.0})}
     )
     shown, past = runs("checkpoint=signal", started=NOW - 100), ControllerHistory()
-    assert "min_between_moves_s" in look(seen([shown]), site, past).staying["1"]
+    assert "min_between_moves_s" in look(observation([shown]), site, past).staying["1"]
 
 
 @pytest.mark.parametrize(
@@ -367,11 +367,11 @@ def test_no_move_misleads_a_job_that_depends_on_the_moved_one(dependency, ends, 
     other = job("9", dependency=dependency, reason="Dependency", declaration=None)
     code = ("checkpoint=signal", "checkpoint_exit_code=85")
     for words, why in ((code, ends), (("checkpoint=signal",), False)):
-        said = decide(seen([runs(*words), other]), {"1": {"v100": 1}}).deferred.get("1", "")
+        said = decide(observation([runs(*words), other]), {"1": {"v100": 1}}).deferred.get("1", "")
         assert ("job 9 depends on its end" in said) is why, said
         assert ("job 9 counts minutes from its start" in said) is counts
     elsewhere = replace(other, uid=4321)
-    said = decide(seen([runs(*code), elsewhere]), {"1": {"v100": 1}}).deferred.get("1", "")
+    said = decide(observation([runs(*code), elsewhere]), {"1": {"v100": 1}}).deferred.get("1", "")
     assert ("depends on its end" in said) is (ends and "after" in dependency)
 
 
@@ -409,7 +409,7 @@ def test_no_job_leaves_its_share_of_a_limit_to_one_that_waits_for_it(reason, oth
     waits = job("9", reason=reason, declaration=None, **whose)
     waits = replace(waits, uid=mine.uid)
     waits = replace(waits, **other)
-    said = decide(seen([mine, waits]), {"1": {"v100": 1}}).deferred.get("1", "")
+    said = decide(observation([mine, waits]), {"1": {"v100": 1}}).deferred.get("1", "")
     assert ("job 9 waits for a limit" in said) is stays, said
 
 
@@ -426,5 +426,5 @@ def test_no_task_is_asked_that_would_requeue_its_array(words, others, stays):
     """SLURM_JOB_ID of the last task is the array's: scontrol requeue of it ends all tasks."""
     last = replace(runs(*words, array_job_id=1), id="1")
     tasks = [running(f"1{n}", {"k2": {"k80": 1}}, array_job_id=1) for n in range(others)]
-    said = decide(seen([last, *tasks]), {"1": {"v100": 1}}).deferred.get("1", "")
+    said = decide(observation([last, *tasks]), {"1": {"v100": 1}}).deferred.get("1", "")
     assert ("would requeue all tasks" in said) is stays, said

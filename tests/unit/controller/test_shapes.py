@@ -3,7 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, config, decide, dictate, job, look, node, ordinary, running, seen
+from hand_made import (
+    CONFIG,
+    NOW,
+    config,
+    decide,
+    dictate,
+    job,
+    look,
+    node,
+    observation,
+    ordinary,
+    running,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,16 +98,16 @@ def open_nodes(observed, id_="1"):
 
 
 def test_a_whole_node_has_the_number_of_gpus_that_is_asked_for_and_no_more():
-    assert open_nodes(seen([whole()], cluster())) == {"v1", "v2", "p1", "p2"}
+    assert open_nodes(observation([whole()], cluster())) == {"v1", "v2", "p1", "p2"}
     both = whole(words=("gpus=4,8",))
-    assert open_nodes(seen([both], cluster())) == {"v1", "v2", "v3", "p1", "p2", "k3"}
+    assert open_nodes(observation([both], cluster())) == {"v1", "v2", "v3", "p1", "p2", "k3"}
     at_least = whole(words=("gpus=2-4",))
     # Slurm starts a request for four GPUs on no node of two.
-    assert open_nodes(seen([at_least], cluster())) == {"v1", "v2", "p1", "p2"}
+    assert open_nodes(observation([at_least], cluster())) == {"v1", "v2", "p1", "p2"}
 
 
 def test_an_ordinary_job_sees_the_nodes_as_before():
-    assert open_nodes(seen([whole(), job("2")], cluster()), "2") == set(GPUS)
+    assert open_nodes(observation([whole(), job("2")], cluster()), "2") == set(GPUS)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +122,7 @@ def test_an_ordinary_job_sees_the_nodes_as_before():
     ],
 )
 def test_a_node_that_is_too_small_is_closed(more, closed):
-    observed = seen([whole(**more)], cluster())
+    observed = observation([whole(**more)], cluster())
     assert {"v1", "p1"} - open_nodes(observed) == closed
 
 
@@ -118,7 +130,7 @@ def test_a_node_with_cpus_of_a_job_that_no_plan_moves_is_closed():
     other = running("7", {"v2": {"v100": 1}}, cpus=2)
     alone = ordinary("8", cpus=4)
     assert alone.declaration is None
-    shown = seen([whole(), other], cluster({"v2": 1}, {"v1": 4, "v2": 2}))
+    shown = observation([whole(), other], cluster({"v2": 1}, {"v1": 4, "v2": 2}))
     # Job 7 would leave v2 with its GPU; the four CPUs of v1 belong to an unmanaged job.
     assert open_nodes(shown) == {"v2", "p1", "p2"}
 
@@ -135,13 +147,13 @@ def test_a_node_with_cpus_of_a_job_that_no_plan_moves_is_closed():
     ],
 )
 def test_what_is_no_shape_is_left_to_slurm_with_a_reason(one, says):
-    shown = look(seen([one], cluster()))
+    shown = look(observation([one], cluster()))
     assert one.id not in shown.schedulable and says in shown.excluded[one.id]
 
 
 def test_less_than_a_node_is_a_shape_where_gpus_says_so():
     one = whole(each=1, words=("gpus=2,4",))
-    assert look(seen([one], cluster())).schedulable["1"].request.counts == (2, 4)
+    assert look(observation([one], cluster())).schedulable["1"].request.counts == (2, 4)
 
 
 # -- plans --------------------------------------------------------------------------------------
@@ -179,7 +191,7 @@ def clusters(draw):
             for name in fit[:nodes]:
                 left[name] -= GPUS[name] if one.whole_nodes else each
         jobs.append(one)
-    return seen(jobs, busy(*jobs))
+    return observation(jobs, busy(*jobs))
 
 
 def wrong_shape(observed, shown, id_, placement):
@@ -229,7 +241,7 @@ def several(each=4, **more):
     ],
 )
 def test_a_placement_out_of_shape_is_put_into_it(one, there, then):
-    shown = look(seen([one], cluster()))
+    shown = look(observation([one], cluster()))
     plan = dictate(shown.view, {"1": Placement({"v100": 4 * then}, there, reason="so")})
     placement = shapes.shaped(plan, shown).placements["1"]
     assert len(placement.nodes) == then and placement.reason == "so"
@@ -239,18 +251,18 @@ def test_a_placement_out_of_shape_is_put_into_it(one, there, then):
 def test_a_shape_for_which_nothing_is_left_is_not_carried_out():
     out = Placement({"v100": 8}, {"v3": {"v100": 8}}, reason="so")
     others = [running(str(n), {f"v{n - 6}": {"v100": 3}}, cpus=1) for n in (7, 8)]
-    waits = look(seen([several(), *others], busy(*others)))
+    waits = look(observation([several(), *others], busy(*others)))
     keep = {one.id: Placement({"v100": 3}, one.gpus, reason="stays") for one in others}
     plan = shapes.shaped(dictate(waits.view, {"1": out, **keep}), waits)
     assert "1" not in plan.placements and "2 nodes with 4 free GPUs" in plan.waiting["1"]
     full = [running(str(n), {name: {KINDS[name[0]]: GPUS[name]}}) for n, name in enumerate(GPUS, 7)]
-    waits_for_one = look(seen([several(each=1), *full], busy(*full)))
+    waits_for_one = look(observation([several(each=1), *full], busy(*full)))
     little = {"1": Placement({"v100": 2}, {"v3": {"v100": 2}}, reason="so")}
     every = {one.id: Placement(one.gpus[one.nodes[0]], one.gpus, reason="stays") for one in full}
     plan = shapes.shaped(dictate(waits_for_one.view, {**little, **every}), waits_for_one)
     assert plan.waiting["1"] == "no 2 nodes with 1 free GPU each"
     here = runs(several(), ["p1", "p2"])
-    stays = look(seen([here, *others], busy(here, *others)))
+    stays = look(observation([here, *others], busy(here, *others)))
     placement = shapes.shaped(dictate(stays.view, {"1": out, **keep}), stays).placements["1"]
     assert set(placement.nodes) == {"p1", "p2"} and placement.reason.startswith("stays")
 
@@ -261,7 +273,7 @@ def test_a_shape_for_which_nothing_is_left_is_not_carried_out():
 def test_a_move_pins_whole_nodes_and_leaves_the_request_as_it_is():
     here = runs(whole(nodes=2), ["p1", "p2"])
     there = Placement({"v100": 8}, {"v1": {"v100": 4}, "v2": {"v100": 4}}, reason="so")
-    (action,) = decide(seen([here], busy(here)), {"1": there}).of(Kind.MOVE)
+    (action,) = decide(observation([here], busy(here)), {"1": there}).of(Kind.MOVE)
     assert dict(action.fields) == {"Features": "v100", "ReqNodeList": "v[1-2]"}
     assert action.steering.was == {"Features": "", "ReqNodeList": ""}
 
@@ -269,14 +281,14 @@ def test_a_move_pins_whole_nodes_and_leaves_the_request_as_it_is():
 def test_a_larger_node_that_is_declared_changes_no_request():
     here = runs(whole(words=("gpus=4,8",)), ["p1"])
     there = Placement({"v100": 8}, {"v3": {"v100": 8}}, reason="so")
-    (action,) = decide(seen([here], busy(here)), {"1": there}).of(Kind.MOVE)
+    (action,) = decide(observation([here], busy(here)), {"1": there}).of(Kind.MOVE)
     assert dict(action.fields) == {"Features": "v100", "ReqNodeList": "v3"}
 
 
 def test_other_nodes_of_the_same_type_are_no_move():
     here = runs(whole(), ["v1"])
     there = Placement({"v100": 4}, {"v2": {"v100": 4}}, reason="so")
-    assert not decide(seen([here], busy(here)), {"1": there}).of(Kind.MOVE)
+    assert not decide(observation([here], busy(here)), {"1": there}).of(Kind.MOVE)
 
 
 @pytest.mark.parametrize(("here", "there"), [("v3", "k3"), ("k3", "v3")])
@@ -285,17 +297,17 @@ def test_a_move_takes_all_cpus_of_a_node_and_waits_where_one_is_in_use(here, the
     one = runs(whole(each=8), [here])
     kind = KINDS[there[0]]
     plan = {"1": Placement({kind: 8}, {there: {kind: 8}}, reason="so")}
-    assert decide(seen([one], busy(one)), plan).of(Kind.MOVE)
+    assert decide(observation([one], busy(one)), plan).of(Kind.MOVE)
     nodes = [replace(n, cpus_used=1) if n.name == there else n for n in busy(one)]
-    means = decide(seen([one], nodes), plan)
+    means = decide(observation([one], nodes), plan)
     assert not means.of(Kind.MOVE) and "CPUs" in means.deferred["1"]
-    beside = FreeHostResources(seen([one], busy(one)))
+    beside = FreeHostResources(observation([one], busy(one)))
     assert beside.take(one, {}, [there], {here}) and not beside.take(one, {}, [there], {here})
 
 
 def test_policies_count_what_it_asks_for_and_not_all_that_its_nodes_have():
     one = runs(whole(each=8, tasks=8, cpus=8, mem_per_cpu_mb=100), ["v3"])
-    jobs = look(seen([one], busy(one))).view.jobs
+    jobs = look(observation([one], busy(one))).view.jobs
     assert jobs.cpus_per_gpu[0] == 1 and jobs.mem_per_gpu_mb[0] == 100
 
 
@@ -303,26 +315,25 @@ def test_a_waiting_job_gets_an_order_where_each_type_has_its_number_alone():
     named = {"partitions": ("p100", "v100"), "each": 2}
     same = [node(n, 2, cpus=16) for n in ("v1", "v2", "p1", "p2")]
     one = whole(**named, words=("model=resnet50", "samples=1000000"))
-    (hint,) = decide(seen([one], same)).of(Kind.HINT)
+    (hint,) = decide(observation([one], same)).of(Kind.HINT)
     assert dict(hint.fields) == {"Partition": "v100,p100"}
     # A partition that may have too little memory for all CPUs of a node is not the only one left.
     per_cpu = replace(one, mem_per_cpu_mb=1000, declaration=declared("model=resnet50"))
-    assert set(decide(seen([per_cpu], same)).of(Kind.HINT)[0].fields["Partition"].split(",")) == {
-        "v100", "p100"
-    }  # fmt: skip
+    (hint,) = decide(observation([per_cpu], same)).of(Kind.HINT)
+    assert set(hint.fields["Partition"].split(",")) == {"v100", "p100"}
     # On eight GPUs it may start, too: a shape that no plan has for it.
     mixed = [*same, node("v3", 8)]
     declares = replace(one, declaration=declared("gpus=2,8", "model=resnet50", "samples=1000000"))
-    assert not decide(seen([declares], mixed)).of(Kind.HINT)
+    assert not decide(observation([declares], mixed)).of(Kind.HINT)
     # Nor is a partition left out in which it may start, but not as planned.
     bigger = [node("v1", 4), node("p1", 2, cpus=16)]
-    assert not decide(seen([one], bigger)).of(Kind.HINT)
+    assert not decide(observation([one], bigger)).of(Kind.HINT)
 
 
 def test_a_job_in_a_group_keeps_the_partition_that_its_owner_named():
     site = config('[partitions.groups]\ngpu = ["v100", "p100"]\n')
     same = [node(n, 2, cpus=16) for n in ("v1", "p1")]
-    assert not decide(seen([whole(each=2)], same), site=site).of(Kind.HINT)
+    assert not decide(observation([whole(each=2)], same), site=site).of(Kind.HINT)
     ordinary_one = job("2", request=GpuRequest(per_node={UNTYPED: 2}),
                        declaration=Declaration(types=("any",), checkpoint="yes"))  # fmt: skip
-    assert decide(seen([ordinary_one], same), site=site).of(Kind.HINT)
+    assert decide(observation([ordinary_one], same), site=site).of(Kind.HINT)

@@ -1,7 +1,7 @@
 """``guards.slower_for``: for whose jobs a running job goes where it is slower."""
 
 import pytest
-from hand_made import CONFIG, decide, node, running, seen
+from hand_made import CONFIG, decide, node, observation, running
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.domain.declaration import Declaration
@@ -24,7 +24,7 @@ def site(slower_for):
 
 
 def moved(slower_for, other, want):
-    found = decide(seen([HERS, other], NODES), want, site(slower_for))
+    found = decide(observation([HERS, other], NODES), want, site(slower_for))
     if "1" in found.deferred:
         assert "guards.slower_for" in found.deferred["1"]
     return [action.job.id for action in found.of(Kind.MOVE)] == ["1"]
@@ -56,7 +56,7 @@ def test_for_no_job_at_all_it_is_not_moved_there_either():
 def test_a_faster_place_is_open_with_any_setting():
     slow = running("1", {"k1": {"k80": 1}}, uid=1000, account="phys", declaration=RESNET)
     found = decide(
-        seen([slow], [node("v1", gpus=1), node("k1", gpus=1, gpus_used={"k80": 1})]),
+        observation([slow], [node("v1", gpus=1), node("k1", gpus=1, gpus_used={"k80": 1})]),
         {"1": THERE},
         site("none"),
     )

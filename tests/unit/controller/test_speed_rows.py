@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import hand_made
 import pytest
-from hand_made import RATES, config, job, look, running, seen
+from hand_made import RATES, config, job, look, observation, running
 
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
@@ -23,7 +23,7 @@ IN_TIME = "the rest of its work does not fit in its time limit there"
 
 def unused(one, past=None, site=SITE):
     """Type -> why one GPU of it is not used, of those with a reason."""
-    shown = seen([one])
+    shown = observation([one])
     rows = rate_rows(one.id, shown, look(shown, site, past), RATES, site)
     assert {row.gpu_type for row in rows} == {"v100", "p100", "k80"}
     found = {row.gpu_type: row.source.partition("; not used: ")[2] for row in rows if row.gpus == 1}
@@ -56,7 +56,7 @@ def test_a_type_that_the_owner_excludes():
 )
 def test_where_a_job_runs_on_a_type_that_its_owner_excludes_since(declared, why):
     one = running("1", {"k1": {"k80": 1}}, declaration=declared, time_limit_s=1e9)
-    shown = seen([one])
+    shown = observation([one])
     rows = rate_rows("1", shown, look(shown, SITE), RATES, SITE)
     (here,) = (row for row in rows if row.here)
     assert here.source.partition("; still used, although ")[2] == why
@@ -67,7 +67,7 @@ def test_a_job_that_moves_is_not_said_to_run_where_it_goes(requeued):
     one = running("1", {"k1": {"k80": 1}}, declaration=KNOWN, time_limit_s=1e9)
     if requeued:
         one = job("1", declaration=KNOWN, time_limit_s=1e9, restarts=1)
-    shown = seen([one])
+    shown = observation([one])
     goes = ControllerHistory(moving={"1": {"v1": {"v100": 1}}})
     rows = rate_rows("1", shown, look(shown, SITE, goes), RATES, SITE)
     assert [row.gpu_type for row in rows if row.here] == ([] if requeued else ["k80"])
@@ -118,7 +118,7 @@ def test_a_type_that_a_table_left_out_and_that_measured_speeds_give_back(monkeyp
 def test_a_number_of_gpus_that_no_node_has():
     several = replace(KNOWN, gpus=(1, 4))
     one = job(declaration=several, time_limit_s=1e9)
-    rows = rate_rows("1", shown := seen([one]), look(shown, SITE), RATES, SITE)
+    rows = rate_rows("1", shown := observation([one]), look(shown, SITE), RATES, SITE)
     found = {(row.gpu_type, row.gpus): row.source.partition("; not used: ")[2] for row in rows}
     too_many = {count for (_, count), why in found.items() if why}
     assert too_many == {3, 4} and set(found) == {(k, n) for k, _ in found for n in (1, 2, 3, 4)}
@@ -126,14 +126,14 @@ def test_a_number_of_gpus_that_no_node_has():
     # Over several nodes it may have them.
     spread = job(declaration=replace(several, nodes=(1, 4)), time_limit_s=1e9,
                  request=GpuRequest(per_job={UNTYPED: 1}))  # fmt: skip
-    rows = rate_rows("1", shown := seen([spread]), look(shown, SITE), RATES, SITE)
+    rows = rate_rows("1", shown := observation([spread]), look(shown, SITE), RATES, SITE)
     assert not [row.source for row in rows if "more than" in row.source]
 
 
 @pytest.mark.parametrize("stays", [{"checkpoint": ""}, {"pin": True}])
 def test_numbers_of_gpus_that_only_a_move_would_give_are_not_listed(stays):
     one = job(declaration=replace(KNOWN, gpus=(1, 4), **stays), time_limit_s=1e9)
-    rows = rate_rows("1", shown := seen([one]), look(shown, SITE), RATES, SITE)
+    rows = rate_rows("1", shown := observation([one]), look(shown, SITE), RATES, SITE)
     assert {row.gpus for row in rows} == {1}
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hand_made import CONFIG, NOW, job, running, seen
+from hand_made import CONFIG, NOW, job, observation, running
 
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.profiling.speeds import SpeedLearner
@@ -32,7 +32,7 @@ def look(*reports):
     mine = [
         running(r.job, {"v1": {"v100": 2}}, declaration=Declaration(model="m")) for r in reports
     ]
-    return seen(mine, progress={r.job: r for r in reports})
+    return observation(mine, progress={r.job: r for r in reports})
 
 
 def test_a_report_counts_once_and_a_later_one_for_the_time_since():
@@ -115,7 +115,7 @@ def test_a_report_of_an_undeclared_batch_promises_nothing_of_other_types():
     for when, (kind, rate) in enumerate((("k80", 23_800.0), ("p100", 39_995.0))):
         mine = running("1", {"v1": {kind: 1}}, declaration=declared)
         said = replace(reporting_job("1", NOW + 60 * when), rate=rate, batch=64, gpus=1)
-        speeds.learn(seen([mine], progress={"1": said}))
+        speeds.learn(observation([mine], progress={"1": said}))
     found = job_rates(rates, [mine], ("k80", "p100", "v100"), (1,))
     np.testing.assert_allclose(found.table[0, :2, 0], [23_800, 39_995])
     assert 10_000 < found.table[0, 2, 0] < 23_800
@@ -123,7 +123,7 @@ def test_a_report_of_an_undeclared_batch_promises_nothing_of_other_types():
 
 def harmless(rates, *jobs):
     """All others' jobs of the model have a finite speed, possible on some type."""
-    shown = take_snapshot(seen(list(jobs)), CONFIG, rates, ControllerHistory()).view.jobs
+    shown = take_snapshot(observation(list(jobs)), CONFIG, rates, ControllerHistory()).view.jobs
     return set(shown.ids) == {one.id for one in jobs} and all(
         0 < row.max() < 1e15 for row in shown.rate
     )
@@ -141,7 +141,7 @@ def test_an_impossible_rate_in_a_progress_file_spoils_no_model(tmp_path, rate, m
         one = replace(reporting_job("1"), rate=rate, gpus=1)
         files.write_json(tmp_path / "progress.1.a.json", asdict(one))
         said = progress.read_all_progress(tmp_path, {"1": os.getuid()})
-        SpeedLearner(rates).learn(seen([mine], progress=said))
+        SpeedLearner(rates).learn(observation([mine], progress=said))
     assert harmless(rates, *others)
     assert harmless(open_rates(CONFIG, state), *others)
 

@@ -18,7 +18,7 @@ from slurm_hadar.controller.journal import state_errors, store_file
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.lock import only_one
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.steering import Steering
 
@@ -228,8 +228,8 @@ def test_a_new_folder_is_not_called_a_lost_one(tmp_path, steered, says):
     site = config(f'[site]\nstate_dir = "{tmp_path}/state"\n')
     store = Store.open(site.site.state_dir)
     ours = {str(number): Steering() for number in range(steered)}
-    seen = Observed(now=1.0, jobs={}, nodes={}, partitions={}, steering=ours)
-    said = Announcements(site, store, AccountingLimits(None, site)).of_cluster(seen)
+    observation = Observation(now=1.0, jobs={}, nodes={}, partitions={}, steering=ours)
+    said = Announcements(site, store, AccountingLimits(None, site)).of_cluster(observation)
     assert len(said) == bool(says) and all(says in one and "lost" not in one for one in said)
     assert all(str(site.site.state_dir) in one and "history begin anew" in one for one in said)
     store.close()

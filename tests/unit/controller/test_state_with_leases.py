@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hand_made import NOW, config, decide, job, nodes, seen
+from hand_made import NOW, config, decide, job, nodes, observation
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.running.moves import advance
@@ -54,7 +54,7 @@ def test_it_is_no_new_file_and_its_lease_is_released(context):
     jobs = {one.id: one for one in ASKED}
     steering = steering_store.recall(context.config, context.store, jobs, False)
     assert steering["1"].leased and steering["2"].was == {"Features": "", "Partition": "gpu"}
-    shown = seen([ASKED[0]], nodes(), steering={"1": steering["1"]})
+    shown = observation([ASKED[0]], nodes(), steering={"1": steering["1"]})
     (action,) = decide(shown, {}, context.config).actions
     assert action.job.id == "1" and action.fields == {"StartTime": "now"}
     assert not action.steering.leased

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hand_made import CONFIG, NOW, config, dictate, job, look, ordinary, running, seen
+from hand_made import CONFIG, NOW, config, dictate, job, look, observation, ordinary, running
 
 from slurm_hadar.controller.actuation.actions import PlanDiff
 from slurm_hadar.controller.journal.entry import Decision
@@ -287,7 +287,7 @@ def test_waiting_is_no_work_of_which_the_thread_rests(path):
 
 def published(tmp_path, private=(), jobs=None, site=None, factor=2.5):
     site = site or config(f'[site]\nstate_dir = "{tmp_path}/s"\nexchange_dir = "{tmp_path}/x"\n')
-    shown = seen(
+    shown = observation(
         jobs
         or [
             running("1", {"v1": {"v100": 1}}),
@@ -351,7 +351,7 @@ def test_explain_shows_what_was_measured_since_its_last_answer_and_calls_no_type
         learned = open_rates(site, store.connection)
         speed = before["k80"]["samples_per_s"] / 3
         learned.record(RateSample("ResNet-18", "k80", 1, 16, speed, 60.0, uid=1000, run="1.0"))
-        shown = seen([one])
+        shown = observation([one])
         view = take_snapshot(shown, site, learned, ControllerHistory())
     plan = dictate(view.view, {"1": {"v100": 1}})
     kept.publish(TickReport(shown, view, plan, PlanDiff(()), True))

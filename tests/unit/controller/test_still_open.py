@@ -4,7 +4,7 @@ is seen in tests/live/test_owner_changes_live.py."""
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, nodes, ordinary, running, seen
+from hand_made import CONFIG, NOW, nodes, observation, ordinary, running
 
 from slurm_hadar.controller.actuation.running.still_open import obstacles
 from slurm_hadar.controller.journal.entry import Entry
@@ -24,7 +24,7 @@ def asked(job="1", place=None, number=1):
 
 def why(*others, here=HERE, found=None, site=CONFIG, moves=(), **more):
     """Why the move of job 1 is dropped; "": it is not."""
-    shown = seen([here, *others], found, **more)
+    shown = observation([here, *others], found, **more)
     return obstacles([(asked(), here)], moves, shown, site).get("1", "")
 
 

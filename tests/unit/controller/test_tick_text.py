@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import test_backfill as idle
-from hand_made import config, dictate, job, look, ordinary, running, seen
+from hand_made import config, dictate, job, look, observation, ordinary, running
 
 from slurm_hadar.cli import controller_commands
 from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
@@ -27,7 +27,7 @@ LIST = Declaration(types=("v100", "p100", "k80"), model="resnet50", checkpoint="
 
 
 def report(jobs, want, acted=True, **more):
-    shown = seen(jobs)
+    shown = observation(jobs)
     view = look(shown, SITE)
     plan = dictate(view.view, want)
     moves = diff(view, plan, shown, SITE, MoveBudget(10))
@@ -99,7 +99,7 @@ def on_idle_nodes(*jobs, used):
     found = idle.look(jobs, idle.nodes(**idle.used(*used)))
     result = idle.decide(found)
     means = PlanDiff(result.actions, result.deferred)
-    return replace(report([], {}), seen=found, diff=means, backfill=result)
+    return replace(report([], {}), observation=found, diff=means, backfill=result)
 
 
 def some_on_idle_nodes():

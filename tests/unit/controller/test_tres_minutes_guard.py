@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hand_made import CONFIG, NOW, ordinary, running, seen
+from hand_made import CONFIG, NOW, observation, ordinary, running
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.running.tres_minutes_guard import TresMinutesGuard
@@ -70,7 +70,7 @@ def move(one=HERE, gpus=None, kind=Kind.MOVE, **fields):
 def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None, rule=None):
     actions = actions or (move(),)
     jobs = [*(action.job for action in actions), *others]
-    shown = seen(jobs, partitions=partitions)
+    shown = observation(jobs, partitions=partitions)
     shown = replace(shown, billing_rule=rule) if rule else shown
     guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(site)), shown, site, moving)
     return guard.refused(actions)
@@ -234,7 +234,7 @@ def test_an_account_that_is_not_shown_keeps_it_where_it_is():
 
 def test_slurm_is_asked_once_and_only_where_it_may_matter():
     slurm = Slurm(cpu(0))
-    shown = seen([HERE])
+    shown = observation([HERE])
     guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(CONFIG)), shown, CONFIG)
     assert guard.refused([]) == {} and slurm.asked == []
     assert guard.refused([move()]) and guard.refused([move()]) and slurm.asked == [{"ann"}]
@@ -247,6 +247,6 @@ def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
         # Under PrivateData the commands may not show him the limits of his account.
         slurm = Slurm(cpu(0), limits=AccountLimits())
         guard = TresMinutesGuard(
-            slurm, AccountingLimits(slurm, operator(CONFIG, rights)), seen([HERE]), CONFIG
+            slurm, AccountingLimits(slurm, operator(CONFIG, rights)), observation([HERE]), CONFIG
         )
         assert bool(guard.refused([move()])) is asks and bool(slurm.asked) is asks

@@ -6,7 +6,7 @@ from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
-from hand_made import CONFIG, NOW, RATES, job, look, nodes, running, seen
+from hand_made import CONFIG, NOW, RATES, job, look, nodes, observation, running
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation import reconciliation
@@ -32,7 +32,7 @@ def crowd(declaration):
         running("2", {"k1": {"k80": 1}}, declaration=declaration),
     ]
     jobs += [job(str(n), declaration=declaration, priority=1000 - n) for n in range(3, 20)]
-    return seen(jobs, found)
+    return observation(jobs, found)
 
 
 def reasons(name, declaration):
@@ -55,7 +55,7 @@ def explained(tmp_path, one):
     with closing(Store.open(tmp_path / "state")) as store:
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
         controller = Controller(CONFIG, cluster, store, RATES, 0)
-        controller.observe = lambda: seen([one])
+        controller.observe = lambda: observation([one])
         return explanation_of(controller, one.id)
 
 
@@ -77,5 +77,6 @@ def test_no_speed_is_expected_of_a_move_of_an_unknown_model():
         here = running("1", {"k1": {"k80": 1}}, declaration=declaration)
         action = Action(Kind.MOVE, here, {}, Steering(gpus={"v100": 1}), "why")
         assert (
-            "rate_expected" in reconciliation.expected_effect(look(seen([here])), action, None)
+            "rate_expected"
+            in reconciliation.expected_effect(look(observation([here])), action, None)
         ) is expected

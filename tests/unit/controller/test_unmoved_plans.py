@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job, running, seen
+from hand_made import NOW, config, job, observation, running
 
 from slurm_hadar.controller.actuation import apply, repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -134,6 +134,8 @@ def test_a_signal_that_is_refused_corrects_the_plan_too(context, monkeypatch):
 
 def test_a_placement_that_is_undone_takes_its_plan_with_it(context):
     steered = {"1": Steering({"v100": 1}, time=NOW, was={"Features": "k80"})}
-    placed = seen([job(held=True, reason="BadConstraints", features="v100")], steering=steered)
+    placed = observation(
+        [job(held=True, reason="BadConstraints", features="v100")], steering=steered
+    )
     assert "its owner's request" in repair.undo_impossible_placements(context, placed)[0]
     assert plan(context) is None

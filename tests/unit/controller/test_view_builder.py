@@ -16,10 +16,10 @@ from hand_made import (
     look,
     node,
     nodes,
+    observation,
     ordinary,
     partitions_of,
     running,
-    seen,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ def possible(shown, id_="1"):
 
 def test_what_others_hold_is_not_there_and_what_we_hold_is():
     found = nodes(v1=2, k1=1)
-    shown = look(seen([running("1", {"v1": {"v100": 1}})], found))
+    shown = look(observation([running("1", {"v1": {"v100": 1}})], found))
     assert usable(shown) == {"v1": 1, "v2": 2, "p1": 2, "p2": 2, "k1": 1, "k2": 2}
 
 
@@ -79,20 +79,20 @@ def test_what_others_hold_is_not_there_and_what_we_hold_is():
 def test_a_node_that_is_closed_offers_nothing(state):
     found = nodes()
     found[0] = replace(found[0], state=state, usable=False)
-    assert usable(look(seen([job()], found)))["v1"] == 0
+    assert usable(look(observation([job()], found)))["v1"] == 0
 
 
 def test_a_drained_node_still_has_what_our_job_holds_there():
     found = nodes(v1=1)
     found[0] = replace(found[0], state="MIXED+DRAIN", usable=False)
-    shown = look(seen([running("1", {"v1": {"v100": 1}})], found))
+    shown = look(observation([running("1", {"v1": {"v100": 1}})], found))
     assert usable(shown)["v1"] == 1 and shown.view.jobs.held.tolist() != []
 
 
 def test_an_active_reservation_closes_its_nodes_and_a_past_one_does_not():
     now = Reservation("now", ("v1",), NOW - 10, NOW + 3600)
     past = Reservation("past", ("v2",), NOW - 3600, NOW - 10)
-    shown = look(seen([job()], reservations=(now, past)))
+    shown = look(observation([job()], reservations=(now, past)))
     assert usable(shown)["v1"] == 0 and usable(shown)["v2"] == 2
 
 
@@ -103,7 +103,7 @@ def test_a_coming_reservation_closes_its_nodes_to_jobs_that_would_run_into_it():
         job("2", time_limit_s=1800.0),
         job("3", time_limit_s=inf),
     )
-    shown = look(seen([long, short, endless], reservations=(soon,)))
+    shown = look(observation([long, short, endless], reservations=(soon,)))
     assert "v1" not in open_nodes(shown, "1") and "v2" in open_nodes(shown, "1")
     assert "v1" in open_nodes(shown, "2")
     assert "v1" not in open_nodes(shown, "3") and "v2" in open_nodes(shown, "3")
@@ -111,9 +111,9 @@ def test_a_coming_reservation_closes_its_nodes_to_jobs_that_would_run_into_it():
 
 def test_a_rival_above_all_of_ours_takes_its_gpus_first():
     rival = ordinary(features="k80", request=GpuRequest(per_node={UNTYPED: 2}))
-    assert sum(usable(look(seen([rival, job()])), "k80").values()) == 2
+    assert sum(usable(look(observation([rival, job()])), "k80").values()) == 2
     lower = replace(rival, priority=1)
-    assert sum(usable(look(seen([lower, job()])), "k80").values()) == 4
+    assert sum(usable(look(observation([lower, job()])), "k80").values()) == 4
 
 
 RIVAL = st.builds(
@@ -142,7 +142,7 @@ def test_capacity_is_never_negative_nor_more_than_there_is(rivals, used, ours):
     found = nodes(**used)
     mine = [running(str(n), {"v1": {"v100": 1}}) for n in range(1, min(ours, used["v1"]) + 1)]
     others = [ordinary(str(10 + n), **more) for n, more in enumerate(rivals)]
-    shown = look(seen([job("99"), *mine, *others], found))
+    shown = look(observation([job("99"), *mine, *others], found))
     view = shown.view
     assert (view.nodes.gpus >= 0).all() and (view.nodes.cpus >= 0).all()
     assert (view.nodes.mem_mb >= 0).all()
@@ -161,7 +161,7 @@ def test_types_counts_and_memory_are_the_owners_word():
     listed = job("1", declaration=replace(ANY, types=("v100", "k80"), gpus=(1, 2)))
     large = job("2", declaration=replace(ANY, gpu_mem=14 * 1024))
     typed = job("3", request=GpuRequest(per_node={"p100": 2}))
-    shown = look(seen([listed, large, typed]))
+    shown = look(observation([listed, large, typed]))
     assert possible(shown, "1") == {("v100", 1), ("v100", 2), ("k80", 1), ("k80", 2)}
     assert possible(shown, "2") == {("v100", 1), ("p100", 1)}
     assert possible(shown, "3") == {("p100", 2)}
@@ -174,12 +174,12 @@ def test_a_type_too_slow_for_the_time_limit_is_not_offered():
     limit = (seconds["v100"] + seconds["k80"]) / 2
     expected = {(k, 1) for k in kinds if seconds[k] <= limit - 30}
     assert ("v100", 1) in expected and ("k80", 1) not in expected
-    shown = look(seen([job(declaration=MODEL, time_limit_s=limit)]))
+    shown = look(observation([job(declaration=MODEL, time_limit_s=limit)]))
     assert possible(shown) == expected
     # Half of it is done: now the slow one would do as well.
     half = progress("1", samples=int(MODEL.samples * 0.9))
     assert ("k80", 1) in possible(
-        look(seen([job(declaration=MODEL, time_limit_s=limit)], progress={"1": half}))
+        look(observation([job(declaration=MODEL, time_limit_s=limit)], progress={"1": half}))
     )
 
 
@@ -189,7 +189,7 @@ def left_s(attained=0.0, samples=0, rates=RATES, **more):
     one = running("1", {"k1": {"k80": 1}}, declaration=short)
     said = {"1": progress("1", samples=samples)} if samples else {}
     view = take_snapshot(
-        seen([one], progress=said), CONFIG, rates, ControllerHistory({"1": attained})
+        observation([one], progress=said), CONFIG, rates, ControllerHistory({"1": attained})
     ).view
     return float(view.jobs.left[0] / view.jobs.rate[0, view.types.index("k80"), 0])
 
@@ -209,7 +209,7 @@ def unreported(ran_s, before_s=0.0, samples=100_000, said=None, **more):
     declared = replace(MODEL, samples=samples, **{"checkpoint": "signal", **more})
     one = running("1", {"k1": {"k80": 1}}, declaration=declared, start_s=NOW - ran_s)
     past = ControllerHistory({"1": ran_s + before_s})
-    shown = take_snapshot(seen([one], progress=said or {}), CONFIG, RATES, past)
+    shown = take_snapshot(observation([one], progress=said or {}), CONFIG, RATES, past)
     plan = explained(dictate(shown.view, {}), shown.view.jobs.ids, shown.work)
     return float(shown.view.jobs.left[0]), plan.waiting["1"]
 
@@ -249,13 +249,13 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
             assert rates.record(RateSample(model, kind, 1, 64, 1e-6, 600.0, uid=uid))
     slowest = MODEL.samples / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
     mine = replace(mine, time_limit_s=slowest * 1.2 + 60.0)
-    assert possible(take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory())) == {
+    assert possible(take_snapshot(observation([mine]), CONFIG, rates, ControllerHistory())) == {
         (k, 1) for k in kinds
     }
     # What its owner measured does, of a model that a table knows or not.
     for kind, rate in (("k80", 1e-6), ("v100", 1e5)):
         assert rates.record(RateSample(model, kind, 1, 64, rate, 600.0, uid=mine.uid))
-    shown = possible(take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory()))
+    shown = possible(take_snapshot(observation([mine]), CONFIG, rates, ControllerHistory()))
     assert ("k80", 1) not in shown
 
 
@@ -270,7 +270,7 @@ def test_an_inferred_speed_has_an_error_and_excludes_no_job_from_a_type_or_count
     estimated = rates.rates("of-my-own", None, ("k80",), (2,), mine.uid)[0].item()
     assert inferred < 0.9 * estimated
     mine = replace(mine, time_limit_s=MODEL.samples / estimated * 1.05 + 60.0)
-    shown = take_snapshot(seen([mine]), CONFIG, rates, ControllerHistory())
+    shown = take_snapshot(observation([mine]), CONFIG, rates, ControllerHistory())
     assert ("k80", 2) in possible(shown)
     view = shown.view
     error = view.jobs.prospects.rate_error[0]
@@ -285,7 +285,7 @@ def counted(uid=1000, **more):
     """Samples that a waiting job of 1,000 declared ones counts as, user 1000 having understated
     his work 3 times, and the words of a plan on it."""
     mine = job(uid=uid, declaration=replace(MODEL, samples=1000), **more)
-    shown = look(seen([mine]), past=ControllerHistory(understated={1000: 3.0}))
+    shown = look(observation([mine]), past=ControllerHistory(understated={1000: 3.0}))
     plan = explained(dictate(shown.view, {}), shown.view.jobs.ids, shown.work)
     return float(shown.view.jobs.total[0]), plan.waiting["1"]
 
@@ -301,8 +301,8 @@ def test_no_declaration_makes_a_job_longer_than_none_would():
     least = RATES.rates("resnet18", 64, kinds, (1,))[0].min()
     tight = job(declaration=slow, time_limit_s=100_000 / least + 31.0)
     undeclared = replace(tight, declaration=replace(slow, samples=0))
-    unknown = look(seen([undeclared])).view.jobs.total[0]
-    shown = look(seen([tight]), past=ControllerHistory(understated={1000: 30.0}))
+    unknown = look(observation([undeclared])).view.jobs.total[0]
+    shown = look(observation([tight]), past=ControllerHistory(understated={1000: 30.0}))
     assert 100_000 < shown.view.jobs.total[0] == unknown < 3_000_000
     # It is kept from no type where it is in time as declared.
     assert possible(shown) == {(kind, 1) for kind in kinds}
@@ -328,7 +328,7 @@ def progress(id_, **more):
 
 
 def test_a_job_whose_work_fits_nowhere_is_left_to_slurm_with_the_reason():
-    shown = look(seen([job(declaration=MODEL, time_limit_s=60.0), job("2")]))
+    shown = look(observation([job(declaration=MODEL, time_limit_s=60.0), job("2")]))
     assert list(shown.schedulable) == ["2"] and "time limit" in shown.excluded["1"]
 
 
@@ -336,13 +336,13 @@ def test_a_job_that_saves_may_have_any_type_where_its_work_fits_in_no_limit():
     """Its owner goes on from its checkpoint, so a faster type brings it further."""
     long = replace(MODEL, samples=10**15, checkpoint="yes")
     for one in (job(declaration=long), running("1", {"k1": {"k80": 1}}, declaration=long)):
-        jobs = look(seen([one])).view.jobs
+        jobs = look(observation([one])).view.jobs
         assert (jobs.rate[0, :, 0] > 0).all()
         # What is declared beyond the limit makes it no more important.
         assert jobs.left[0] <= jobs.rate[0].max() * one.time_limit_s
         assert jobs.total[0] == pytest.approx(jobs.left[0])
     fits = job(declaration=replace(MODEL, samples=1000))
-    assert look(seen([fits])).view.jobs.left[0] == 1000
+    assert look(observation([fits])).view.jobs.left[0] == 1000
 
 
 def of_measured_speeds(observed):
@@ -362,8 +362,8 @@ def test_a_number_of_gpus_that_no_node_has_lets_no_work_fit(number):
     saves = Declaration(types=("any",), model="mine", batch=(64, 64), samples=samples, gpus=(1, 4))
     one = job(declaration=replace(saves, checkpoint="signal"))
     large = [node("v1", 4), node("p1"), node("k1")]
-    assert {kind for kind, _ in of_measured_speeds(seen([one], large))} == {"v100"}
-    found = of_measured_speeds(seen([one]))
+    assert {kind for kind, _ in of_measured_speeds(observation([one], large))} == {"v100"}
+    found = of_measured_speeds(observation([one]))
     if number == 2:
         assert found == {("v100", 2)}
     else:
@@ -371,29 +371,29 @@ def test_a_number_of_gpus_that_no_node_has_lets_no_work_fit(number):
         assert found == {(kind, count) for kind in ("v100", "p100", "k80") for count in (1, 2)}
     # Nodes that only a reservation closes have them; those of other partitions do not.
     until = Reservation("r", ("v1",), NOW - 60, NOW + 600)
-    reserved = seen([one], [*large, node("v2")], reservations=(until,))
+    reserved = observation([one], [*large, node("v2")], reservations=(until,))
     assert {kind for kind, _ in of_measured_speeds(reserved)} == {"v100"}
     closed = [replace(large[0], partitions=("other",)), *large[1:]]
-    assert ("k80", 2) in of_measured_speeds(seen([one], closed))
+    assert ("k80", 2) in of_measured_speeds(observation([one], closed))
 
 
 def test_several_nodes_have_their_gpus_together_and_a_request_beyond_all_of_them_stays():
     spread = Declaration(types=("any",), checkpoint="yes", gpus=(1, 8), nodes=(1, 2))
     one = job(declaration=spread, request=GpuRequest(per_job={UNTYPED: 1}), time_limit_s=inf)
-    assert max(count for _, count in possible(look(seen([one])))) == 4
+    assert max(count for _, count in possible(look(observation([one])))) == 4
     beyond = job(declaration=replace(spread, nodes=None, gpus=(3, 4)), time_limit_s=inf)
-    assert {count for _, count in possible(look(seen([beyond])))} == {3, 4}
+    assert {count for _, count in possible(look(observation([beyond])))} == {3, 4}
 
 
 def test_a_job_in_the_middle_of_a_move_is_not_let_go():
     late = job("1", declaration=MODEL, time_limit_s=60.0)
-    shown = look(seen([late, job("2")]), past=ControllerHistory(moving={"1": {}}))
+    shown = look(observation([late, job("2")]), past=ControllerHistory(moving={"1": {}}))
     assert list(shown.schedulable) == ["2"] and not shown.excluded
 
 
 def test_where_a_job_runs_is_possible_whatever_the_tables_say():
     late = running("1", {"k1": {"k80": 1}}, declaration=MODEL, time_limit_s=60.0)
-    shown = look(seen([late]))
+    shown = look(observation([late]))
     assert possible(shown) == {("k80", 1)} and not shown.excluded
 
 
@@ -401,19 +401,21 @@ def test_no_time_limit_is_no_noise():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         listed = replace(MODEL, types=("v100", "k80"))
-        shown = look(seen([job(time_limit_s=inf), job("2", declaration=listed, time_limit_s=inf)]))
+        shown = look(
+            observation([job(time_limit_s=inf), job("2", declaration=listed, time_limit_s=inf)])
+        )
     assert len(possible(shown, "2")) == 2
     assert np.isfinite(shown.view.jobs.total).all()
 
 
 def test_nodes_that_the_owner_excludes_are_closed_to_him_alone():
-    shown = look(seen([job(excluded_nodes=("k1", "v2")), job("2")]))
+    shown = look(observation([job(excluded_nodes=("k1", "v2")), job("2")]))
     assert open_nodes(shown, "1") == {"v1", "p1", "p2", "k2"}
     assert open_nodes(shown, "2") == {"v1", "v2", "p1", "p2", "k1", "k2"}
 
 
 def test_the_owners_constraint_closes_nodes():
-    assert open_nodes(look(seen([job(features="k80|p100")]))) == {"p1", "p2", "k1", "k2"}
+    assert open_nodes(look(observation([job(features="k80|p100")]))) == {"p1", "p2", "k1", "k2"}
 
 
 GROUPED = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
@@ -421,8 +423,8 @@ GROUPED = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 
 def test_a_job_stays_in_the_partitions_that_it_asked_for():
     for site in (CONFIG, GROUPED):
-        assert open_nodes(look(seen([job(partitions=("k80",))]), site)) == {"k1", "k2"}
-        both = look(seen([job(partitions=("k80", "v100"))]), site)
+        assert open_nodes(look(observation([job(partitions=("k80",))]), site)) == {"k1", "k2"}
+        both = look(observation([job(partitions=("k80", "v100"))]), site)
         assert open_nodes(both) == {"k1", "k2", "v1", "v2"}
 
 
@@ -435,8 +437,8 @@ def test_partitions_that_are_down_are_closed(site, left):
     found = [n for n in nodes() if n.name != "v1"]
     parts = [replace(p, up=p.name != "k80") for p in partitions_of(found)]
     listed = job(partitions=("k80", "p100"))
-    assert open_nodes(look(seen([listed], found, parts), site)) == {"p1", "p2"}
-    grouped = look(seen([job()], found, parts), site)
+    assert open_nodes(look(observation([listed], found, parts), site)) == {"p1", "p2"}
+    grouped = look(observation([job()], found, parts), site)
     assert open_nodes(grouped) == left
 
 
@@ -445,13 +447,13 @@ def test_partitions_that_are_down_are_closed(site, left):
 
 def test_a_cluster_without_gpus_leaves_everything_to_slurm():
     bare = [replace(node("v1"), gpus={}, features=())]
-    shown = look(seen([job()], bare))
+    shown = look(observation([job()], bare))
     assert not shown.schedulable and shown.excluded
 
 
 def test_a_cluster_without_jobs_or_nodes():
-    assert look(seen([], [])).view.jobs.ids == ()
-    assert look(seen([job()], [])).schedulable == {}
+    assert look(observation([], [])).view.jobs.ids == ()
+    assert look(observation([job()], [])).schedulable == {}
 
 
 def test_gpus_without_a_type_are_named_by_the_sites_feature():
@@ -463,13 +465,13 @@ def test_gpus_without_a_type_are_named_by_the_sites_feature():
     assert named.gpus == {"a100": 4} and named.gpus_used == {"a100": 1}
     assert typed(bare, CONFIG).gpus == {UNTYPED: 4}
     held = running("1", {"v1": {UNTYPED: 2}})
-    assert placed(held, seen([held], [named]).nodes) == {"v1": {"a100": 2}}
+    assert placed(held, observation([held], [named]).nodes) == {"v1": {"a100": 2}}
 
 
 def test_gpus_of_a_type_that_nobody_knows_any_more_stop_nothing():
     """gres.conf was changed under a running job."""
     here = running("1", {"k1": {"titan": 1}})
-    shown = look(seen([here, job("2")]))
+    shown = look(observation([here, job("2")]))
     assert "2" in shown.schedulable
 
 
@@ -478,16 +480,16 @@ def test_a_job_that_was_sent_on_holds_its_place_for_a_while():
         comment = merge("", Steering({"k80": 2}, {"k1": {"k80": 2}}, at))
         return job(admin_comment=comment, reason="None", eligible_s=at, start_s=0.0, **more)
 
-    fresh = look(seen([job_sent(NOW - 5)]))
+    fresh = look(observation([job_sent(NOW - 5)]))
     assert fresh.schedulable["1"].starting and fresh.schedulable["1"].held == {"k1": {"k80": 2}}
-    assert not look(seen([job_sent(NOW - 500)])).schedulable["1"].held
+    assert not look(observation([job_sent(NOW - 500)])).schedulable["1"].held
     # A node took it down since, and it must not start yet.
-    late = look(seen([job_sent(NOW - 5, restarts=1, not_before_s=NOW + 30)]))
+    late = look(observation([job_sent(NOW - 5, restarts=1, not_before_s=NOW + 30)]))
     assert not late.schedulable["1"].starting
     # Somebody else was faster, and no other node has two of them.
-    gone = look(seen([job_sent(NOW - 5)], nodes(k1=1, k2=1)))
+    gone = look(observation([job_sent(NOW - 5)], nodes(k1=1, k2=1)))
     assert gone.schedulable["1"].held == {"k1": {"k80": 1}, "k2": {"k80": 1}}
-    assert not look(seen([job_sent(NOW - 5)], nodes(k1=2, k2=1))).schedulable["1"].held
+    assert not look(observation([job_sent(NOW - 5)], nodes(k1=2, k2=1))).schedulable["1"].held
 
 
 def test_a_job_in_the_middle_of_a_move_keeps_where_it_is_going():
@@ -497,13 +499,13 @@ def test_a_job_in_the_middle_of_a_move_keeps_where_it_is_going():
         job("1", restarts=1, reason="Cleaning"),
         job("1", restarts=1, reason="ReqNodeNotAvail"),
     ):
-        target = look(seen([state]), past=past).schedulable["1"]
+        target = look(observation([state]), past=past).schedulable["1"]
         assert target.starting and target.held == {"v1": {"v100": 1}}
 
 
 def test_a_partition_that_gives_whole_nodes_is_left_to_slurm():
     parts = [replace(p, exclusive=p.name == "gpu") for p in partitions_of(nodes())]
-    shown = look(seen([job(), job("2", partitions=("k80",))], partitions=parts))
+    shown = look(observation([job(), job("2", partitions=("k80",))], partitions=parts))
     assert "whole nodes" in shown.excluded["1"] and "2" in shown.schedulable
 
 
@@ -526,21 +528,21 @@ def test_a_fault_that_one_jobs_data_brings_up_leaves_that_job_alone_only(fault):
     fault()
     sick = job("1", declaration=replace(MODEL, model="sick"))
     slow = job("3", declaration=replace(MODEL, samples=10**15))
-    shown = look(seen([sick, job("2", declaration=MODEL), slow]))
+    shown = look(observation([sick, job("2", declaration=MODEL), slow]))
     assert set(shown.schedulable) == set(shown.view.jobs.ids) == {"2"}
     why = "its data raises an internal error of slurm-hadar (ZeroDivisionError)"
     assert shown.excluded["1"] == why and "time limit" in shown.excluded["3"]
     assert shown.faults == (f"job 1 is left alone: {why}",)
-    assert look(seen([job("2", declaration=MODEL)])).faults == ()
+    assert look(observation([job("2", declaration=MODEL)])).faults == ()
 
 
 def test_a_fault_of_no_one_job_is_not_hidden(fault):
     fault(("sick", "resnet18"))
     sick = job("1", declaration=replace(MODEL, model="sick"))
     with pytest.raises(ZeroDivisionError):
-        look(seen([sick, job("2", declaration=MODEL)]))
+        look(observation([sick, job("2", declaration=MODEL)]))
     with pytest.raises(ZeroDivisionError):
-        look(seen([sick]))
+        look(observation([sick]))
 
 
 @pytest.mark.parametrize(
@@ -561,7 +563,7 @@ def test_a_few_jobs_with_a_fault_are_found_among_many_in_few_pictures(sick, foun
 
 
 def test_a_policy_knows_whose_jobs_they_are():
-    view = look(seen([job("1", uid=1001), job("2", uid=1002), job("3", uid=1001)])).view
+    view = look(observation([job("1", uid=1001), job("2", uid=1002), job("3", uid=1001)])).view
     owner = dict(zip(view.jobs.ids, view.jobs.owner.tolist(), strict=True))
     assert owner == {"1": 1001, "2": 1002, "3": 1001}
 
@@ -577,7 +579,7 @@ def test_a_policy_gets_restarts_and_from_when_a_job_may_be_moved():
         running("3", {"p1": {"p100": 1}}, declaration=replace(saves, pin=True)),
         job("4"),
     ]
-    view = look(seen(jobs), site).view
+    view = look(observation(jobs), site).view
     at = [view.jobs.ids.index(id_) for id_ in "1234"]
     found = view.jobs.prospects.take(at)
     assert found.movable_from_s.tolist() == [NOW + 500.0, NOW - 300.0, inf, 0.0]
@@ -592,7 +594,7 @@ def test_a_view_knows_when_the_time_limit_ends_a_running_job():
     short = running("1", {"k1": {"k80": 1}}, start_s=NOW - 3000, time_limit_s=7200.0)
     late = running("2", {"v1": {"v100": 1}}, start_s=NOW - 3000, time_limit_s=600.0)
     free = running("3", {"p1": {"p100": 1}}, start_s=NOW - 3000, time_limit_s=inf)
-    shown = look(seen([short, late, free, job("4")])).view.jobs
+    shown = look(observation([short, late, free, job("4")])).view.jobs
     assert dict(zip(shown.ids, shown.limit_s.tolist(), strict=True)) == {
         "1": 4200.0, "2": 0.0, "3": inf, "4": inf
     }  # fmt: skip

@@ -4,7 +4,19 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hand_made import NOW, RATES, config, decide, hinted, job, look, nodes, ordinary, running, seen
+from hand_made import (
+    NOW,
+    RATES,
+    config,
+    decide,
+    hinted,
+    job,
+    look,
+    nodes,
+    observation,
+    ordinary,
+    running,
+)
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending import queue_head
@@ -42,7 +54,7 @@ def full(left_s, others_s=100_000.0):
 
 
 def waits(jobs, found):
-    shown = seen(jobs, found)
+    shown = observation(jobs, found)
     return expected_waits(shown, look(shown, SITE))
 
 
@@ -78,7 +90,7 @@ def test_those_who_are_ahead_take_nodes_of_their_own_partitions_only(is_managed)
 
 
 def test_work_takes_as_long_as_the_type_is_slow():
-    shown = seen([job("1", declaration=DECLARED)])
+    shown = observation([job("1", declaration=DECLARED)])
     snapshot = look(shown, SITE)
     times = run_times(snapshot.schedulable["1"], snapshot)
     assert times["v100"] == pytest.approx(100, rel=0.01)
@@ -89,7 +101,11 @@ def test_work_takes_as_long_as_the_type_is_slow():
 def sent(left_s, one=None, site=SITE, more=()):
     busy, found = full(left_s)
     one = one or job("1", declaration=DECLARED)
-    return hinted(decide(seen([one, *busy, *more], found), {}, site)).get("1", {}).get("Partition")
+    return (
+        hinted(decide(observation([one, *busy, *more], found), {}, site))
+        .get("1", {})
+        .get("Partition")
+    )
 
 
 def test_types_on_which_it_would_end_later_are_left_out_while_it_waits():
@@ -100,7 +116,7 @@ def test_types_on_which_it_would_end_later_are_left_out_while_it_waits():
 
 def shortened(job_, left_s=10):
     busy, found = full(left_s)
-    shown = seen([job_, *busy], found)
+    shown = observation([job_, *busy], found)
     (action,) = decide(shown, {}, SITE).of(Kind.HINT)
     return action
 
@@ -112,7 +128,7 @@ def test_a_shortened_list_keeps_its_deadline_and_its_end():
     assert ours.ends == pytest.approx(NOW + 10 + 100, rel=0.01)
     assert f"waits for v100 until {moment(ours.until)}" in action.reason
     waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
-    notes = changed(waits, seen([waits], steering={"1": ours}), SITE)
+    notes = changed(waits, observation([waits], steering={"1": ours}), SITE)
     assert notes[-1].startswith(f"Partition: it waits for v100 until {moment(ours.until)}")
     assert moment(ours.ends) in notes[-1]
     # A list that leaves nothing out has none.
@@ -125,7 +141,7 @@ def test_a_shortened_list_that_sinks_back_in_the_queue_is_widened(monkeypatch):
     waits = job("1", declaration=DECLARED, partitions=("v100", "p100"))
     monkeypatch.setattr(queue_head, "records_with_lists", lambda depth: 2)
     busy, found = full(10)
-    shown = replace(seen([waits, *busy], found, steering={"1": ours}), queue_depth=2)
+    shown = replace(observation([waits, *busy], found, steering={"1": ours}), queue_depth=2)
     assert hinted(decide(shown, {}, SITE))["1"]["Partition"] == "gpu"
     wide = replace(ours, until=0.0, ends=0.0)
     shown = replace(shown, steering={"1": wide})
@@ -152,7 +168,9 @@ def test_the_owners_word_counts_instead_of_the_sites():
 def test_nobody_waits_for_a_type_where_slurm_starts_jobs_in_strict_order():
     busy, found = full(10)
     for in_order in (False, True):
-        shown = replace(seen([job("1", declaration=DECLARED), *busy], found), in_order=in_order)
+        shown = replace(
+            observation([job("1", declaration=DECLARED), *busy], found), in_order=in_order
+        )
         list_ = hinted(decide(shown, {}, SITE))["1"]["Partition"]
         assert list_ == ("v100,p100,k80" if in_order else "v100,p100")
 
@@ -201,7 +219,7 @@ def test_no_type_is_waited_for_on_whose_nodes_the_job_does_not_fit(more):
     assert shown["v100"] == inf and shown["k80"] < inf
     busy, _ = full(10)
     one = job("1", declaration=DECLARED, **more)
-    assert hinted(decide(seen([one, *busy], larger), {}, SITE)) == {}
+    assert hinted(decide(observation([one, *busy], larger), {}, SITE)) == {}
 
 
 def test_a_job_is_not_expected_on_a_type_that_its_list_leaves_out():
@@ -213,7 +231,7 @@ def test_a_job_is_not_expected_on_a_type_that_its_list_leaves_out():
     far = config("[queue]\nmax_wait_s = 1000\n" + GROUPS)
     any_type = Declaration(model="resnet50", types=("any",), samples=1000)
     first = [job(str(n), declaration=any_type, priority=5000 - n) for n in range(2, 6)]
-    shown = seen([job("1", declaration=DECLARED), *first, *busy], found)
+    shown = observation([job("1", declaration=DECLARED), *first, *busy], found)
     snapshot = look(shown, far)
     assert set(far_slower(snapshot.schedulable["2"], snapshot, ("v100", "k80"), shown)) == {"k80"}
     assert far_slower(snapshot.schedulable["1"], snapshot, ("v100", "k80"), shown) == set()

@@ -4,7 +4,7 @@ from collections import Counter
 from contextlib import closing
 from types import SimpleNamespace
 
-from hand_made import NOW, RATES, config, dictate, nodes, running, seen
+from hand_made import NOW, RATES, config, dictate, nodes, observation, running
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
@@ -17,7 +17,9 @@ KNOWN = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=
 
 def test_how_far_its_owner_is_believed_stands_in_no_plan_file(tmp_path):
     """The reason of a move goes into the plan file that the job reads."""
-    shown = seen([running("1", {"k1": {"k80": 1}}, declaration=KNOWN)], nodes(k1=1), steering={})
+    shown = observation(
+        [running("1", {"k1": {"k80": 1}}, declaration=KNOWN)], nodes(k1=1), steering={}
+    )
     cluster = SimpleNamespace(
         traffic=Traffic(lambda: NOW), queries=Counter(), read_config=lambda: {}
     )

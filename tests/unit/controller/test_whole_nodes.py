@@ -1,6 +1,6 @@
 """Ordinary jobs that take whole nodes, with or without GPUs of their own."""
 
-from hand_made import job, look, nodes, ordinary, seen
+from hand_made import job, look, nodes, observation, ordinary
 
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import GpuRequest
@@ -11,12 +11,12 @@ def whole(count, **more):
 
 
 def test_a_rival_for_whole_nodes_takes_their_gpus_with_them():
-    shown = seen([job("1"), whole(6)])
+    shown = observation([job("1"), whole(6)])
     assert look(shown).view.nodes.gpus.sum() == 0
 
 
 def test_a_rival_that_finds_too_few_empty_nodes_claims_none():
-    shown = seen([whole(6)], nodes(v1=1))
+    shown = observation([whole(6)], nodes(v1=1))
     free = pending_demand.free_now(shown)
     free["v1"]["v100"] = 0
     shown.nodes["v1"].gpus_used["v100"] = 1

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, look, running, seen
+from hand_made import CONFIG, look, observation, running
 
 from slurm_hadar import policies
 from slurm_hadar.controller.decider import Decider
@@ -20,7 +20,7 @@ class Store:
 
 
 def reason(one):
-    shown = look(seen([one]))
+    shown = look(observation([one]))
     assert shown.staying == {}
     decide = policies.get("timetable")
     decider = Decider(CONFIG, None, Store(), None, decide)

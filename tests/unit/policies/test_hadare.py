@@ -257,7 +257,7 @@ def test_a_copy_needs_its_cpus_and_memory(
 
 
 def test_copies_on_one_node_share_its_cpus() -> None:
-    """Two jobs on a node of two GPUs with CPUs for one copy beside the mains."""
+    """Two jobs on a node of two GPUs with CPUs for one copy beside the main copies."""
     rate = np.full((2, 1, 1), 1.0)
     jobs = replace(jobs_of(rate, cpus_per_gpu=4.0), copies=np.array([2, 2]))
     nodes = nodes_of([[1], [1], [2]], cpus=[4, 4, 4])

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import Job
 
@@ -14,12 +14,12 @@ class FreeHostResources:
     Slurm does not say on which node a job has how many of them: equal parts are assumed.
     """
 
-    def __init__(self, seen: Observed) -> None:
+    def __init__(self, observation: Observation) -> None:
         self._free = {
             node.name: (node.cpus - node.cpus_used, node.memory_mb - node.memory_used_mb)
-            for node in seen.nodes.values()
+            for node in observation.nodes.values()
         }
-        self._cpus = {node.name: node.cpus for node in seen.nodes.values()}
+        self._cpus = {node.name: node.cpus for node in observation.nodes.values()}
 
     def add(self, job: Job) -> None:
         """Count what a running job has as free."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from slurm_hadar.controller.actuation.destinations import host_capacity
 from slurm_hadar.controller.actuation.destinations.crossing_moves import MovingJob
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
@@ -20,7 +20,7 @@ def possible_takers(
     moved: Sequence[Job],
     under_way: Sequence[MovingJob],
     waiting: Sequence[Job],
-    seen: Observed,
+    observation: Observation,
     left: pending_demand.Free,
 ) -> dict[str, str]:
     """Node -> a job of ``waiting`` that could start there when all of ``moved`` and ``under_way``,
@@ -33,15 +33,17 @@ def possible_takers(
         return {}
     leaving = [*moved, *(target.job for target in under_way)]
     # Slurm knows nothing of what is set aside for a job that is on its way.
-    more = [placed(job, seen.nodes) for job in leaving] + [target.held for target in under_way]
-    free = {name: dict(left.get(name, gpus)) for name, gpus in seen.free_gpus.items()}
+    more = [placed(job, observation.nodes) for job in leaving] + [
+        target.held for target in under_way
+    ]
+    free = {name: dict(left.get(name, gpus)) for name, gpus in observation.free_gpus.items()}
     for place in more:
         for name in place.keys() & free.keys():
             for kind, count in place[name].items():
-                most = seen.nodes[name].gpus.get(kind, 0)
+                most = observation.nodes[name].gpus.get(kind, 0)
                 free[name][kind] = min(most, free[name].get(kind, 0) + count)
     free = {name: gpus for name, gpus in free.items() if any(gpus.values())}
-    after = _without(leaving, seen)
+    after = _without(leaving, observation)
     found: dict[str, str] = {}
     for job in waiting:
         for name in pending_demand.possible_nodes(job, after, free):
@@ -49,16 +51,16 @@ def possible_takers(
     return found
 
 
-def _without(moved: Sequence[Job], seen: Observed) -> Observed:
+def _without(moved: Sequence[Job], observation: Observation) -> Observation:
     """The cluster with the CPUs and the memory free that these running jobs have."""
     ids = {job.id for job in moved}
     stay = {
         name
-        for job in seen.jobs.values()
+        for job in observation.jobs.values()
         if job.state not in (JobState.PENDING, JobState.FINISHED) and job.id not in ids
         for name in job.nodes
     }
-    nodes = dict(seen.nodes)
+    nodes = dict(observation.nodes)
     for job in moved:
         cpus, memory = host_capacity.has(job)
         for name in {*job.gpus} & nodes.keys():
@@ -66,4 +68,4 @@ def _without(moved: Sequence[Job], seen: Observed) -> Observed:
             # What Slurm rounded up is free as well where all jobs of the node leave it.
             used = (max(0, used[0]), max(0, used[1])) if name in stay else (0, 0)
             nodes[name] = replace(nodes[name], cpus_used=used[0], memory_used_mb=used[1])
-    return replace(seen, nodes=nodes)
+    return replace(observation, nodes=nodes)

@@ -7,7 +7,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.destinations import left_nodes
 from slurm_hadar.controller.actuation.destinations.crossing_moves import CrossingMoves, MovingJob
 from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, placed
 from slurm_hadar.domain.job import Job
@@ -36,7 +36,7 @@ class PlannedMove(Protocol):
 def places_lost(
     moves: Sequence[PlannedMove],
     under_way: Sequence[MovingJob],
-    seen: Observed,
+    observation: Observation,
     config: Config,
 ) -> dict[str, str]:
     """Moves whose place a job that waits would take, by job, with the reason. ``under_way``: the
@@ -51,9 +51,11 @@ def places_lost(
     if not moves:
         return {}
     # Backfill keeps planned nodes for a job that is ahead.
-    planned = {node.name for node in seen.nodes.values() if "PLANNED" in node.state.upper()}
+    planned = {node.name for node in observation.nodes.values() if "PLANNED" in node.state.upper()}
     left = {
-        name: gpus for name, gpus in pending_demand.free_now(seen).items() if name not in planned
+        name: gpus
+        for name, gpus in pending_demand.free_now(observation).items()
+        if name not in planned
     }
     for target in under_way:
         for name, gpus in target.held.items():
@@ -61,32 +63,32 @@ def places_lost(
     ids = [target.job.id for target in under_way]
     # What backfill expects to start later may start on what is free since its last pass, and on
     # what a moved job leaves.
-    waiting, takers = _serve(pending_demand.possible_starts(seen, ids), seen, left)
+    waiting, takers = _serve(pending_demand.possible_starts(observation, ids), observation, left)
     crossing = CrossingMoves(under_way)
-    beside = FreeHostResources(seen)
+    beside = FreeHostResources(observation)
     joint: dict[str, str] = {}
     if not config.guards.preempt:
         leaving = [action.job for action in moves]
-        joint = left_nodes.possible_takers(leaving, under_way, waiting, seen, left)
+        joint = left_nodes.possible_takers(leaving, under_way, waiting, observation, left)
     else:
         for action in moves:
-            _add(left, placed(action.job, seen.nodes))
+            _add(left, placed(action.job, observation.nodes))
             beside.add(action.job)
-        waiting, more = _serve(waiting, seen, left)
+        waiting, more = _serve(waiting, observation, left)
         takers |= more
     found: dict[str, str] = {}
     for action in moves:
         if action.placement is None:
             continue
-        own = {} if config.guards.preempt else placed(action.job, seen.nodes)
+        own = {} if config.guards.preempt else placed(action.job, observation.nodes)
         there = {name: dict(gpus) for name, gpus in left.items()}
         _add(there, own)
-        _, later = _serve(waiting, seen, there)
+        _, later = _serve(waiting, observation, there)
         place = action.placement.nodes or _anywhere(action.placement, there)
         later |= {name: joint[name] for name in place if name in joint}
         if _fits(place, there) and not any(name in joint for name in place):
             why = "" if config.guards.preempt else crossing.why_not(action.job, place)
-            if ahead := blocking_job(action.job, place, waiting, seen):
+            if ahead := blocking_job(action.job, place, waiting, observation):
                 kept = f"Slurm keeps that partition for job {ahead}"
                 why = f"{kept}: the moved job would start elsewhere"
             if why:
@@ -127,7 +129,7 @@ def _add(free: pending_demand.Free, more: Place) -> None:
 
 
 def _serve(
-    waiting: Sequence[Job], seen: Observed, free: pending_demand.Free
+    waiting: Sequence[Job], observation: Observation, free: pending_demand.Free
 ) -> tuple[list[Job], dict[str, str]]:
     """Give those who wait what they can use of ``free``: who gets nothing, and node -> who takes
     something there."""
@@ -137,7 +139,7 @@ def _serve(
     for number, job in enumerate(waiting):
         if not some:
             return [*rest, *waiting[number:]], takers
-        claimed = pending_demand.pending_demand(job, seen, some)
+        claimed = pending_demand.pending_demand(job, observation, some)
         if claimed is None:
             rest.append(job)
             continue
@@ -172,12 +174,12 @@ def _fits(place: Place, free: pending_demand.Free) -> bool:
     )
 
 
-def reserved_node(move: PlannedMove, seen: Observed) -> str:
+def reserved_node(move: PlannedMove, observation: Observation) -> str:
     """The first node of the placement with a reservation that begins before the job's time limit
     ends, so that Slurm would not start the job there; "": none."""
     if move.placement is None or not move.placement.nodes:
         return ""
-    closed = seen.reserved_nodes(move.job.time_limit_s)
+    closed = observation.reserved_nodes(move.job.time_limit_s)
     return next((name for name in move.placement.nodes if name in closed), "")
 
 
@@ -186,7 +188,7 @@ def reserved_node(move: PlannedMove, seen: Observed) -> str:
 # When a job does not fit, Slurm's main scheduler starts no later job on the nodes of its partition
 # in that pass (``job_scheduler.c``: ``failed_parts``). A moved job that is requeued names its old
 # partition as well, and that is where it starts at once: it has lost its restart for nothing.
-def blocking_job(job: Job, place: Place, waiting: Sequence[Job], seen: Observed) -> str:
+def blocking_job(job: Job, place: Place, waiting: Sequence[Job], observation: Observation) -> str:
     """The id of a job of ``waiting`` for which Slurm keeps the running ``job`` from ``place`` but
     not from the nodes that it has; "": none.
 
@@ -195,25 +197,27 @@ def blocking_job(job: Job, place: Place, waiting: Sequence[Job], seen: Observed)
     """
     blocked: dict[str, str] = {}
     for other in waiting:
-        if not _is_ahead(other, job, seen):
+        if not _is_ahead(other, job, observation):
             break
-        for name in _closed(other, seen):
+        for name in _closed(other, observation):
             blocked.setdefault(name, other.id)
     there = [blocked[name] for name in place if name in blocked and name not in job.gpus]
     return there[0] if there and not blocked.keys() >= job.gpus.keys() else ""
 
 
-def _is_ahead(other: Job, job: Job, seen: Observed) -> bool:
+def _is_ahead(other: Job, job: Job, observation: Observation) -> bool:
     """Slurm's order once ``job`` is requeued: of equals the smaller number first."""
-    if not seen.priority_returns:
+    if not observation.priority_returns:
         return True
-    ranks = pending_demand.rank(other, seen), pending_demand.rank(job, seen)
+    ranks = pending_demand.rank(other, observation), pending_demand.rank(job, observation)
     return ranks[0] > ranks[1] or (ranks[0] == ranks[1] and other.raw_id < job.raw_id)
 
 
-def _closed(other: Job, seen: Observed) -> Sequence[str]:
+def _closed(other: Job, observation: Observation) -> Sequence[str]:
     """The nodes on which no later job starts: those that it names, else all of its partitions."""
     if other.required_nodes:
         return other.required_nodes
-    partitions = (seen.partitions[name] for name in other.partitions if name in seen.partitions)
+    partitions = (
+        observation.partitions[name] for name in other.partitions if name in observation.partitions
+    )
     return [name for partition in partitions for name in partition.nodes]

@@ -6,20 +6,20 @@ where that is another job, the job would have stopped for nothing, so it runs on
 
 from collections.abc import Collection, Sequence
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
 
 
 def needless_preemptions(
-    stopped: Sequence[Job], newcomers: Collection[str], seen: Observed
+    stopped: Sequence[Job], newcomers: Collection[str], observation: Observation
 ) -> dict[str, str]:
     """Jobs that would be stopped for nothing, with the reason. ``newcomers``: waiting jobs that the
     plan would start now."""
     if not stopped:
         return {}
-    takers = _takers(seen, _left_by(stopped, seen))
+    takers = _takers(observation, _left_by(stopped, observation))
     found = {}
     for job in stopped:
         there = [taker for name in job.gpus for taker in takers.get(name, ())]
@@ -30,15 +30,19 @@ def needless_preemptions(
     return found
 
 
-def sufficient_preemptions(jobs: Sequence[Job], most: int, seen: Observed) -> list[Job]:
+def sufficient_preemptions(jobs: Sequence[Job], most: int, observation: Observation) -> list[Job]:
     """Of running jobs that may be stopped, ``most`` at most: those without which fewer waiting jobs
     could start. The first of them go first."""
 
     def starting(stopped: Sequence[Job]) -> set[str]:
-        return {taker for some in _takers(seen, _left_by(stopped, seen)).values() for taker in some}
+        return {
+            taker
+            for some in _takers(observation, _left_by(stopped, observation)).values()
+            for taker in some
+        }
 
-    waiting = [id_ for id_, job in seen.jobs.items() if job.state is JobState.PENDING]
-    vain = needless_preemptions(jobs, waiting, seen)
+    waiting = [id_ for id_, job in observation.jobs.items() if job.state is JobState.PENDING]
+    vain = needless_preemptions(jobs, waiting, observation)
     found = [job for job in jobs if job.id not in vain][: max(0, most)]
     if not found:
         return []
@@ -50,27 +54,29 @@ def sufficient_preemptions(jobs: Sequence[Job], most: int, seen: Observed) -> li
     return found
 
 
-def _left_by(stopped: Sequence[Job], seen: Observed) -> pending_demand.Free:
+def _left_by(stopped: Sequence[Job], observation: Observation) -> pending_demand.Free:
     """What is free when these jobs have left."""
-    free = pending_demand.free_now(seen)
+    free = pending_demand.free_now(observation)
     for job in stopped:
-        for name, gpus in placed(job, seen.nodes).items():
+        for name, gpus in placed(job, observation.nodes).items():
             for kind, count in gpus.items():
                 if name in free:
                     free[name][kind] = free[name].get(kind, 0) + count
     return free
 
 
-def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:
+def _takers(observation: Observation, free: pending_demand.Free) -> dict[str, list[str]]:
     """Node -> the jobs that Slurm would start there with what is ``free``, in its order."""
     some = {name: gpus for name, gpus in free.items() if any(gpus.values())}
     found: dict[str, list[str]] = {}
-    for job in sorted(seen.jobs.values(), key=lambda job: pending_demand.queue_key(job, seen)):
+    for job in sorted(
+        observation.jobs.values(), key=lambda job: pending_demand.queue_key(job, observation)
+    ):
         if not some:
             break
-        if not _may_start(job, seen):
+        if not _may_start(job, observation):
             continue
-        claimed = pending_demand.pending_demand(job, seen, some)
+        claimed = pending_demand.pending_demand(job, observation, some)
         for name in claimed.gpus if claimed is not None else ():
             found.setdefault(name, []).append(job.id)
             if not any(some[name].values()):
@@ -78,6 +84,6 @@ def _takers(seen: Observed, free: pending_demand.Free) -> dict[str, list[str]]:
     return found
 
 
-def _may_start(job: Job, seen: Observed) -> bool:
+def _may_start(job: Job, observation: Observation) -> bool:
     """Whether it waits for its turn only; backfill may expect it to start later."""
-    return job.may_start_at(seen.now) and pending_demand.competes_for_gpus(job, seen)
+    return job.may_start_at(observation.now) and pending_demand.competes_for_gpus(job, observation)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
 from slurm_hadar.controller.actuation.pending.list_updates import can_keep_age
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -29,21 +29,21 @@ _SAFE_S = 10.0 + _LOOKS * _LOOK_S
 Counted = Mapping[int, Sequence[CountedPriority]]
 
 
-def need(actions: Sequence[Action], seen: Observed) -> list[Action]:
+def need(actions: Sequence[Action], observation: Observation) -> list[Action]:
     """Those of the hints that take an age which can be kept."""
     return [
         action
         for action in actions
         if action.steering.age_lost
         and "Nice" not in action.fields
-        and can_keep_age(action.job, seen)
+        and can_keep_age(action.job, observation)
     ]
 
 
 def send(
     context: ActionContext,
     actions: Sequence[Action],
-    seen: Observed,
+    observation: Observation,
     sleep: Callable[[float], None],
 ) -> Sent:
     """Send these hints so that no job loses its place; takes some seconds. One query of ages, and
@@ -56,7 +56,7 @@ def send(
         counted = context.cluster.read_priorities()
     except SlurmError as error:
         return Sent((f"the lists of {len(ids)} jobs stay: their ages are not known: {error}",), ids)
-    if next_count_s(seen.jobs.values(), counted, seen.age, context.clock()) < _SAFE_S:
+    if next_count_s(observation.jobs.values(), counted, observation.age, context.clock()) < _SAFE_S:
         return Sent(refused=ids)
     first = [
         _with_age(action, max(one.age for one in counted[action.job.raw_id]))

@@ -12,7 +12,7 @@ from math import ceil
 
 from slurm_hadar.controller.actuation.pending.waiting_line import WaitingJob
 from slurm_hadar.controller.observation import counted_ages
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.domain.job import Job
 
@@ -28,7 +28,7 @@ class AgeSlack:
     age counts for nothing. ``period_points``: the same of a whole PriorityCalcPeriod; ``lag``: that
     jobs have gained since Slurm last counted all ages."""
 
-    seen: Observed
+    observation: Observation
     points: int = 0
     period_points: int = 0
     lag: float = 0.0
@@ -42,14 +42,16 @@ class AgeSlack:
         """Whether Slurm has counted their ages when it last counted all, and not since, as far as
         that matters. One with the most age that counts gains none."""
         if not self.needed:
-            return not any(self.seen.steered(job.id).age_lost for job in jobs)
+            return not any(self.observation.steered(job.id).age_lost for job in jobs)
         return all(map(self._is_counted_with_all, jobs))
 
     def _is_counted_with_all(self, job: Job) -> bool:
-        lag = counted_ages.behind(job, self.seen)
+        lag = counted_ages.behind(job, self.observation)
         if lag is None:
             return False
-        has_most = self.seen.counted_ages[job.raw_id] > self.seen.age.weight - _ROUNDED
+        has_most = (
+            self.observation.counted_ages[job.raw_id] > self.observation.age.weight - _ROUNDED
+        )
         return has_most or lag > self.lag - _ROUNDED
 
     def place(self, wanted: int, ahead: int | None, behind: int | None) -> int | None:
@@ -63,18 +65,20 @@ class AgeSlack:
         return None if self.needed else wanted
 
 
-def age_slack(seen: Observed) -> AgeSlack:
+def age_slack(observation: Observation) -> AgeSlack:
     """Of a site."""
-    period = seen.age.points(seen.age.period_s)
+    period = observation.age.points(observation.age.period_s)
     if not period:
-        return AgeSlack(seen)
+        return AgeSlack(observation)
     whole = ceil(period) + 1
-    waiting = (job for job in seen.jobs.values() if job.may_start_at(seen.now))
-    lags = [counted_ages.behind(job, seen) for job in waiting]
+    waiting = (job for job in observation.jobs.values() if job.may_start_at(observation.now))
+    lags = [counted_ages.behind(job, observation) for job in waiting]
     known = [lag for lag in lags if lag is not None]
     if not known:
-        return AgeSlack(seen, whole, whole)
-    return AgeSlack(seen, ceil(max(known) + seen.age.points(_SENT_S)) + 1, whole, max(known))
+        return AgeSlack(observation, whole, whole)
+    return AgeSlack(
+        observation, ceil(max(known) + observation.age.points(_SENT_S)) + 1, whole, max(known)
+    )
 
 
 @dataclass(frozen=True)
@@ -123,5 +127,7 @@ class Gaps:
     def _is_of_tier(self, other: int, at: int) -> bool:
         if other >= len(self.line):
             return False
-        one, two = (pending_demand.rank(self.line[n].job, self.slack.seen)[0] for n in (other, at))
+        one, two = (
+            pending_demand.rank(self.line[n].job, self.slack.observation)[0] for n in (other, at)
+        )
         return one == two

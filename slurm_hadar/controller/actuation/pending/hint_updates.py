@@ -15,7 +15,7 @@ from slurm_hadar.controller.actuation.restored_request import (
     restored_where_it_fits,
     within_types,
 )
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
@@ -57,7 +57,7 @@ def updates(
     ids: Iterable[str],
     hint_of: Mapping[str, Hint],
     excluded: Mapping[str, str],
-    seen: Observed,
+    observation: Observation,
     config: Config,
     refused: Mapping[str, Refusals],
     staying: set[str] | None = None,
@@ -68,20 +68,20 @@ def updates(
     would change places in the queue."""
     actions = []
     for id_ in ids:
-        job = seen.jobs[id_]
+        job = observation.jobs[id_]
         if job.state is not JobState.PENDING:
             continue
-        if is_refused(job, seen, refused) and not _is_unfit(job, seen):
+        if is_refused(job, observation, refused) and not _is_unfit(job, observation):
             continue
         if job.held:
-            limit = _limited_while_held(job, seen, config)
+            limit = _limited_while_held(job, observation, config)
             actions += [limit] if limit is not None else []
             continue
         hint = hint_of.get(id_, Hint())
-        action = _update(job, hint, excluded.get(id_, ""), seen, config)
+        action = _update(job, hint, excluded.get(id_, ""), observation, config)
         actions += [action] if action is not None else []
         fields = action.fields if action is not None else {}
-        is_open = "Partition" not in seen.steered(id_).foreign
+        is_open = "Partition" not in observation.steered(id_).foreign
         if staying is not None and hint.partitions and is_open:
             staying |= set() if _has(job, hint.partitions, fields) else {id_}
     return actions
@@ -90,7 +90,7 @@ def updates(
 def restored(
     ids: Iterable[str],
     excluded: Mapping[str, str],
-    seen: Observed,
+    observation: Observation,
     config: Config,
     refused: Mapping[str, Refusals],
     preempted: Collection[str] = (),
@@ -100,11 +100,11 @@ def restored(
     ``excluded``: those that are not steered, with the reason; ``preempted``: see :class:`Hint`.
     """
     again = dict.fromkeys(preempted, Hint(preempted=True))
-    return updates(ids, again, excluded, seen, config, refused)
+    return updates(ids, again, excluded, observation, config, refused)
 
 
 def restored_after_moves(
-    snapshot: Snapshot, seen: Observed, refused: Mapping[str, Refusals]
+    snapshot: Snapshot, observation: Observation, refused: Mapping[str, Refusals]
 ) -> list[Action]:
     """The updates that restore what a move changed until its job runs again."""
     started = [
@@ -113,14 +113,16 @@ def restored_after_moves(
         if target.job.state is JobState.RUNNING and not target.starting
     ]
     actions = (
-        _restored_after_move(job, seen) for job in started if not is_refused(job, seen, refused)
+        _restored_after_move(job, observation)
+        for job in started
+        if not is_refused(job, observation, refused)
     )
     return [action for action in actions if action is not None]
 
 
-def _restored_after_move(job: Job, seen: Observed) -> Action | None:
+def _restored_after_move(job: Job, observation: Observation) -> Action | None:
     """The owner's Nice and MailType, of a job that runs again: it has its place now."""
-    steered = seen.steered(job.id)
+    steered = observation.steered(job.id)
     fields = {
         key: value
         for key, value in steered.was.items()
@@ -136,7 +138,7 @@ def _restored_after_move(job: Job, seen: Observed) -> Action | None:
 
     steering = replace(
         steered,
-        time=seen.now,
+        time=observation.now,
         was=rest(steered.was),
         wrote=rest(steered.wrote),
         unsure=rest(steered.unsure),
@@ -145,24 +147,26 @@ def _restored_after_move(job: Job, seen: Observed) -> Action | None:
     return Action(Kind.HINT, job, fields, steering, why)
 
 
-def _update(job: Job, hint: Hint, excluded: str, seen: Observed, config: Config) -> Action | None:
-    steered = seen.steered(job.id)
-    fields, opened = _fields(job, hint, excluded, seen, config)
-    later = list_updates.comes_later(fields, job, seen)
+def _update(
+    job: Job, hint: Hint, excluded: str, observation: Observation, config: Config
+) -> Action | None:
+    steered = observation.steered(job.id)
+    fields, opened = _fields(job, hint, excluded, observation, config)
+    later = list_updates.comes_later(fields, job, observation)
     if later:
         fields, opened = list_updates.without_list(fields), False
     if opened:
         was = {**steered.was, "Partition": ",".join(hint.opened)}
         steered = replace(steered, was=was)
-    is_obsolete = obsolete_begin_time(job, steered, seen.now)
+    is_obsolete = obsolete_begin_time(job, steered, observation.now)
     if is_obsolete or hint.preempted:
-        fields["StartTime"] = at_once(job, seen.now)
-    only_recounts = not fields and list_updates.counts_again(steered, seen)
+        fields["StartTime"] = at_once(job, observation.now)
+    only_recounts = not fields and list_updates.counts_again(steered, observation)
     if only_recounts:
         fields["Partition"] = ",".join(job.partitions)
     if not fields:
         return None
-    steering = recorded(job, fields, steered, seen)
+    steering = recorded(job, fields, steered, observation)
     if later:
         steering = replace(steering, until=steered.until, ends=steered.ends)
     elif hint.wait is not None and _has(job, hint.partitions, fields):
@@ -177,20 +181,20 @@ def _update(job: Job, hint: Hint, excluded: str, seen: Observed, config: Config)
 
 
 def _fields(
-    job: Job, hint: Hint, excluded: str, seen: Observed, config: Config
+    job: Job, hint: Hint, excluded: str, observation: Observation, config: Config
 ) -> tuple[dict[str, str], bool]:
     """The fields that give a job its hint, and whether its list takes up partitions that it counts
     as submitted with from now on."""
-    steered, names = seen.steered(job.id), hint.partitions
+    steered, names = observation.steered(job.id), hint.partitions
     fields = with_nice(job_updates.undo_fields(job, steered), job, hint.nice)
     if "Partition" in steered.foreign:
-        return _limited(job, fields, seen, config), False
+        return _limited(job, fields, observation, config), False
     if names:
         fields.pop("Partition", None)
         is_same = ",".join(names) == job_updates.current(job, "Partition")
-        stays = list_updates.would_change_places(job, steered, seen) and not hint.leaves
+        stays = list_updates.would_change_places(job, steered, observation) and not hint.leaves
         if hint.opened:
-            stays = stays and not list_updates.opens_a_free_gpu(job, names, seen)
+            stays = stays and not list_updates.opens_a_free_gpu(job, names, observation)
         elif list_updates.gives_back(job, names, steered):
             # Without it the job might wait far longer than it loses by its age.
             stays = False
@@ -198,7 +202,7 @@ def _fields(
             fields["Partition"] = ",".join(names)
             return fields, bool(hint.opened)
     elif _is_wider(job, steered) and (
-        not excluded or list_updates.would_change_places(job, steered, seen)
+        not excluded or list_updates.would_change_places(job, steered, observation)
     ):
         # A list that has sunk back in the queue is left as it is.
         fields.pop("Partition", None)
@@ -212,22 +216,24 @@ def _fields(
     return fields, False
 
 
-def _limited_while_held(job: Job, seen: Observed, config: Config) -> Action | None:
+def _limited_while_held(job: Job, observation: Observation, config: Config) -> Action | None:
     """The update of a held job, which may be released at any time: nothing but its limit to the
     GPU types that its owner accepts, where nothing says them any more."""
-    steered = seen.steered(job.id)
-    if "Partition" not in steered.foreign or not (fields := _limited(job, {}, seen, config)):
+    steered = observation.steered(job.id)
+    if "Partition" not in steered.foreign or not (fields := _limited(job, {}, observation, config)):
         return None
-    return Action(Kind.HINT, job, fields, recorded(job, fields, steered, seen), _TYPES)
+    return Action(Kind.HINT, job, fields, recorded(job, fields, steered, observation), _TYPES)
 
 
-def _limited(job: Job, fields: Mapping[str, str], seen: Observed, config: Config) -> dict[str, str]:
+def _limited(
+    job: Job, fields: Mapping[str, str], observation: Observation, config: Config
+) -> dict[str, str]:
     """As :func:`limited_to_types`, where nodes have features of GPU types."""
-    kinds = {kind for name in job.partitions for kind in seen.gpu_types.get(name, ())}
+    kinds = {kind for name in job.partitions for kind in observation.gpu_types.get(name, ())}
     found = limited_to_types(job, fields, kinds, config)
     names = {gpu.feature for gpu in config.gpu_types.values()}
     there = found.keys() <= fields.keys() or any(
-        not names.isdisjoint(node.features) for node in seen.nodes.values()
+        not names.isdisjoint(node.features) for node in observation.nodes.values()
     )
     return _without_unchanged(found if there else dict(fields), job)
 
@@ -271,7 +277,9 @@ def with_nice(fields: dict[str, str], job: Job, nice: str) -> dict[str, str]:
     return rest if nice == str(job.nice) else {**rest, "Nice": nice}
 
 
-def recorded(job: Job, fields: Mapping[str, str], steered: Steering, seen: Observed) -> Steering:
+def recorded(
+    job: Job, fields: Mapping[str, str], steered: Steering, observation: Observation
+) -> Steering:
     """What is known of the job once these are sent: its owner's value of each that differs."""
     names = fields.get("Partition")
     is_changed = names is not None and names != job_updates.current(job, "Partition")
@@ -285,13 +293,13 @@ def recorded(job: Job, fields: Mapping[str, str], steered: Steering, seen: Obser
     }
     wrote = {key: fields.get(key, job_updates.present(job, steered, key)) for key in was}
     return Steering(
-        time=seen.now,
+        time=observation.now,
         moves=steered.moves,
         was=was,
         wrote=wrote,
         foreign=steered.foreign,
         listed=steered.listed,
-        age_lost=is_changed and list_updates.takes_age(job, seen),
+        age_lost=is_changed and list_updates.takes_age(job, observation),
     )
 
 
@@ -312,14 +320,14 @@ def _is_wider(job: Job, steered: Steering) -> bool:
     )
 
 
-def is_refused(job: Job, seen: Observed, refused: Mapping[str, Refusals]) -> bool:
+def is_refused(job: Job, observation: Observation, refused: Mapping[str, Refusals]) -> bool:
     """Whether Slurm refused the job's last update, and it is too early to send another."""
-    return job.id in refused and not refused[job.id].over(seen.now)
+    return job.id in refused and not refused[job.id].over(observation.now)
 
 
-def _is_unfit(job: Job, seen: Observed) -> bool:
+def _is_unfit(job: Job, observation: Observation) -> bool:
     """Whether Slurm says that a job fits nowhere in a partition of a list that is ours."""
-    undo = job_updates.undo_fields(job, seen.steered(job.id))
+    undo = job_updates.undo_fields(job, observation.steered(job.id))
     return _has_unfit_reason(job) and "Partition" in undo
 
 

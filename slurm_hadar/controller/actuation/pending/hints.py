@@ -40,7 +40,7 @@ from slurm_hadar.controller.actuation.restored_request import (
     restored_where_it_fits,
     within_types,
 )
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
@@ -56,7 +56,7 @@ _BEHIND = "its list comes back when it is near the head of the queue"
 def hints(
     snapshot: Snapshot,
     plan: Plan,
-    seen: Observed,
+    observation: Observation,
     config: Config,
     refused: Mapping[str, Refusals],
     nices: Mapping[str, str] = MappingProxyType({}),
@@ -67,15 +67,19 @@ def hints(
     ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue;
     ``staying``: see :func:`updates`.
     """
-    waiting = _waiting(snapshot, seen)
+    waiting = _waiting(snapshot, observation)
     hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
-    most_records = queue_head.most_records(seen.queue_depth)
+    most_records = queue_head.most_records(observation.queue_depth)
     records_left, behind = most_records, list[list[SchedulableJob]]()
     unfit: dict[str, tuple[str, ...]] = {}
     may_wait = any(longest_wait(target.job, config) for target in waiting)
-    empty = EmptyNodes(seen)
-    waits = expected_waits(seen, snapshot, empty) if may_wait and not seen.in_order else {}
-    inputs = PreferenceInput(snapshot, plan, seen, config, empty, waits)
+    empty = EmptyNodes(observation)
+    waits = (
+        expected_waits(observation, snapshot, empty)
+        if may_wait and not observation.in_order
+        else {}
+    )
+    inputs = PreferenceInput(snapshot, plan, observation, config, empty, waits)
     for targets in _records(waiting):
         placed = next((task for task in targets if task.job.id in plan.placements), targets[0])
         placed, opened = with_returned(placed, inputs)
@@ -90,15 +94,15 @@ def hints(
             records_left -= len(names)
             for target in targets:
                 nice = nices.get(target.job.id, "")
-                leaves = list_updates.names_removed(target.job, seen, config)
+                leaves = list_updates.names_removed(target.job, observation, config)
                 hint_of[target.job.id] = Hint(names, nice, wait, leaves=leaves, opened=opened)
         elif preference.is_unfit:
-            typed = queue_head.typed_partitions(placed.job, seen, config)
+            typed = queue_head.typed_partitions(placed.job, observation, config)
             if set(typed) != set(placed.job.partitions):
                 unfit |= {target.job.id: typed for target in targets}
         else:
             behind.append(targets)
-    too_deep = queue_head.too_deep(behind, most_records - records_left, seen, config)
+    too_deep = queue_head.too_deep(behind, most_records - records_left, observation, config)
     taken_back = [
         *_taken_back(unfit, _UNFIT, hint_of, inputs),
         *_taken_back(too_deep, _BEHIND, hint_of, inputs),
@@ -106,20 +110,26 @@ def hints(
     taken_back_ids = {action.job.id for action in taken_back}
     ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
     found = updates(
-        [*ids, *snapshot.excluded], hint_of, snapshot.excluded, seen, config, refused, staying
+        [*ids, *snapshot.excluded],
+        hint_of,
+        snapshot.excluded,
+        observation,
+        config,
+        refused,
+        staying,
     )
-    found += [action for action in taken_back if not is_refused(action.job, seen, refused)]
-    return [*found, *restored_after_moves(snapshot, seen, refused)]
+    found += [action for action in taken_back if not is_refused(action.job, observation, refused)]
+    return [*found, *restored_after_moves(snapshot, observation, refused)]
 
 
-def _waiting(snapshot: Snapshot, seen: Observed) -> list[SchedulableJob]:
+def _waiting(snapshot: Snapshot, observation: Observation) -> list[SchedulableJob]:
     """The jobs that wait, in Slurm's order."""
     found = [
         target
         for target in snapshot.schedulable.values()
         if target.job.state is JobState.PENDING and not target.starting
     ]
-    return sorted(found, key=lambda one: pending_demand.queue_key(one.job, seen))
+    return sorted(found, key=lambda one: pending_demand.queue_key(one.job, observation))
 
 
 def _records(waiting: Iterable[SchedulableJob]) -> Iterable[list[SchedulableJob]]:
@@ -140,9 +150,9 @@ def _taken_back(
 ) -> list[Action]:
     """These jobs with the partitions that their owner typed, and with the features of the types
     that the owner declared, where the list alone said them."""
-    seen, config, found = inputs.seen, inputs.config, []
+    observation, config, found = inputs.observation, inputs.config, []
     for id_, names in typed.items():
-        job, steered = seen.jobs[id_], seen.steered(id_)
+        job, steered = observation.jobs[id_], observation.steered(id_)
         fields = with_nice(
             job_updates.undo_fields(job, steered), job, hint_of.get(id_, Hint()).nice
         )
@@ -151,15 +161,15 @@ def _taken_back(
             fields = restored_where_it_fits(job, steered, fields, config)
         else:
             fields = within_types(job, steered, fields, config, keeps_list=False)
-        loses = why == _BEHIND and list_updates.would_lose_place(job, seen)
+        loses = why == _BEHIND and list_updates.would_lose_place(job, observation)
         if (
             loses
             # It gets its Nice as a job that nothing is taken back from.
-            or list_updates.comes_later(fields, job, seen)
+            or list_updates.comes_later(fields, job, observation)
             or not job_updates.differing(job, fields)
         ):
             continue
         was = {**steered.was, **fields, "Partition": ",".join(names)}
-        steering = recorded(job, fields, replace(steered, was=was), seen)
+        steering = recorded(job, fields, replace(steered, was=was), observation)
         found.append(Action(Kind.HINT, job, fields, steering, why))
     return found

@@ -16,7 +16,7 @@ better place than their own go back.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import State
 from slurm_hadar.reports import formats
@@ -104,23 +104,24 @@ def _ids(found: object) -> tuple[str, ...]:
 
 
 def lost_for_good(
-    memory: Memory, seen: Observed, here: Collection[str], refused: Collection[str] = ()
+    memory: Memory, observation: Observation, here: Collection[str], refused: Collection[str] = ()
 ) -> dict[str, int]:
     """Job that waits -> priority that its own place has less than it had (more: below 0).
 
     ``here``: the jobs that may exchange their places in this tick, those of users that are barred
     too; ``refused``: jobs that Slurm refused an update.
     """
-    off = barred(memory, seen)
+    off = barred(memory, observation)
     return {
         id_: n
-        for id_, n in _lost(memory, seen, here, refused).items()
-        if _keeps_its_nice(seen.jobs.get(id_), seen) and (n > 0 or seen.jobs[id_].uid not in off)
+        for id_, n in _lost(memory, observation, here, refused).items()
+        if _keeps_its_nice(observation.jobs.get(id_), observation)
+        and (n > 0 or observation.jobs[id_].uid not in off)
     }
 
 
 def _lost(
-    memory: Memory, seen: Observed, here: Collection[str], refused: Collection[str] = ()
+    memory: Memory, observation: Observation, here: Collection[str], refused: Collection[str] = ()
 ) -> dict[str, int]:
     """As of :func:`lost_for_good`, also of jobs that wait no more, or opted out."""
     lent = memory.lent
@@ -132,8 +133,8 @@ def _lost(
             continue
         # One with a worse place than its own takes none from others by that.
         is_better = one.less < one.lost
-        has_it_still = is_better and id_ in refused and _waits_with(seen.jobs.get(id_), one)
-        if has_it_still or _used(id_, one, memory, seen):
+        has_it_still = is_better and id_ in refused and _waits_with(observation.jobs.get(id_), one)
+        if has_it_still or _used(id_, one, memory, observation):
             places.use(id_)
     kept = {
         id_: one.lost if places.own[id_] == number[id_] else one.less for id_, one in lent.items()
@@ -141,18 +142,20 @@ def _lost(
     return {id_: n for id_, n in {**memory.lost, **kept}.items() if n}
 
 
-def left(memory: Memory, seen: Observed, here: Collection[str]) -> frozenset[str]:
+def left(memory: Memory, observation: Observation, here: Collection[str]) -> frozenset[str]:
     """Jobs that wait, have left the line and still have the Nice of another's place, from which
     none has started."""
     used = {
-        id_ for id_, one in memory.lent.items() if id_ not in here and _used(id_, one, memory, seen)
+        id_
+        for id_, one in memory.lent.items()
+        if id_ not in here and _used(id_, one, memory, observation)
     }
     return frozenset(
         id_
         for id_, one in memory.lent.items()
         if id_ not in here
         and one.place_of != id_
-        and _waits_with(seen.jobs.get(id_), one)
+        and _waits_with(observation.jobs.get(id_), one)
         and not used & with_partners(memory, (id_,))
     )
 
@@ -168,36 +171,36 @@ def with_partners(memory: Memory, ids: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _keeps_its_nice(job: Job | None, seen: Observed) -> bool:
+def _keeps_its_nice(job: Job | None, observation: Observation) -> bool:
     """Whether a job waits with the Nice that it has of us, and not with its author's."""
-    return job is not None and _waits(job) and "Nice" not in seen.steered(job.id).foreign
+    return job is not None and _waits(job) and "Nice" not in observation.steered(job.id).foreign
 
 
-def barred(memory: Memory, seen: Observed) -> dict[int, float]:
+def barred(memory: Memory, observation: Observation) -> dict[int, float]:
     """User id -> until when the user's jobs exchange no places, s since the epoch."""
     until = {
-        uid: min(end, seen.now + _BARRED_S)
+        uid: min(end, observation.now + _BARRED_S)
         for uid, end in memory.barred.items()
-        if end > seen.now
+        if end > observation.now
     }  # fmt: skip
-    return until | {job.uid: seen.now + _BARRED_S for job in _gone_back(memory, seen)}
+    return until | {job.uid: observation.now + _BARRED_S for job in _gone_back(memory, observation)}
 
 
-def barred_texts(memory: Memory, seen: Observed) -> list[str]:
+def barred_texts(memory: Memory, observation: Observation) -> list[str]:
     """A sentence on each job for which its owner's jobs are barred from this tick on."""
-    until = formats.moment(seen.now + _BARRED_S)
+    until = formats.moment(observation.now + _BARRED_S)
     return [
         f"job {job.id}: {_why(job)}; no job of {job.user} exchanges its place until {until}"
-        for job in _gone_back(memory, seen)
+        for job in _gone_back(memory, observation)
     ]
 
 
-def notes(memory: Memory, seen: Observed) -> dict[str, str]:
+def notes(memory: Memory, observation: Observation) -> dict[str, str]:
     """What is said of each waiting job that is barred."""
     return {
         job.id: f"; it exchanges no place in the queue until {formats.moment(until)}, as one of "
         f"{job.user}'s jobs left an exchange by itself"
-        for job in seen.jobs.values()
+        for job in observation.jobs.values()
         if job.managed and job.state is JobState.PENDING
         and (until := memory.barred.get(job.uid)) is not None
     }  # fmt: skip
@@ -209,13 +212,13 @@ def _why(job: Job) -> str:
     return "it opted out after another job started from its place"
 
 
-def _gone_back(memory: Memory, seen: Observed) -> list[Job]:
+def _gone_back(memory: Memory, observation: Observation) -> list[Job]:
     """Jobs with a Nice of an exchange that have another by now, and those with a worse place than
     their own that have opted out and so get their own again."""
-    waiting = {id_ for id_, job in seen.jobs.items() if job.state is JobState.PENDING}
-    lost, found = _lost(memory, seen, waiting), []
+    waiting = {id_ for id_, job in observation.jobs.items() if job.state is JobState.PENDING}
+    lost, found = _lost(memory, observation, waiting), []
     for id_ in memory.ours:
-        job, changed = seen.jobs.get(id_), id_ in seen.nice_changed
+        job, changed = observation.jobs.get(id_), id_ in observation.nice_changed
         if job is None or not (changed or id_ in waiting):
             continue
         if changed if job.managed else lost.get(id_, 0) > 0:
@@ -223,9 +226,9 @@ def _gone_back(memory: Memory, seen: Observed) -> list[Job]:
     return found
 
 
-def _used(id_: str, one: Lent, memory: Memory, seen: Observed) -> bool:
+def _used(id_: str, one: Lent, memory: Memory, observation: Observation) -> bool:
     """Whether a job that is not in the line any more has started from the place it was given."""
-    job = seen.jobs.get(id_)
+    job = observation.jobs.get(id_)
     if job is None:
         # It is over. One that had a better place than its own may have started there, unless the
         # last tick saw it out of the line.
@@ -234,7 +237,7 @@ def _used(id_: str, one: Lent, memory: Memory, seen: Observed) -> bool:
         job.state is JobState.PENDING or (job.state is JobState.FINISHED and not job.nodes)
     ):
         return False
-    if id_ in seen.nice_changed:
+    if id_ in observation.nice_changed:
         # Another user has changed its Nice, maybe before it started.
         return one.less < one.lost
     return job.nice == one.nice
@@ -257,8 +260,8 @@ def _at_the_floor(job: Job) -> bool:
     return not job.held and job.priority <= 1
 
 
-def owners_nice(job: Job, seen: Observed) -> int:
+def owners_nice(job: Job, observation: Observation) -> int:
     """The Nice that the owner, or an admin, set."""
-    steered = seen.steered(job.id)
+    steered = observation.steered(job.id)
     was, wrote = steered.was.get("Nice"), steered.wrote.get("Nice")
     return int(was) if was is not None and wrote in (None, str(job.nice)) else job.nice

@@ -4,7 +4,7 @@ the new list does: Slurm computes its priority anew (:mod:`slurm_hadar.slurm.wai
 from collections.abc import Collection, Mapping
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.waiting_age import PASS_S
@@ -15,38 +15,38 @@ _LEAST_POINTS = 1.0
 """Slurm's priorities are whole numbers."""
 
 
-def would_change_places(job: Job, steered: Steering, seen: Observed) -> bool:
+def would_change_places(job: Job, steered: Steering, observation: Observation) -> bool:
     """Whether another job could start first, or this one before another, by an update of its
     partitions alone. A list of ours that makes it wait is widened all the same."""
     if steered.until:
         return False
-    waited_s, takes = _waited_s(job, seen), takes_age(job, seen)
-    if takes and can_keep_age(job, seen):
+    waited_s, takes = _waited_s(job, observation), takes_age(job, observation)
+    if takes and can_keep_age(job, observation):
         # In the end its age of that moment counts, while others have theirs of the last time.
-        lost, gained, takes = 0.0, seen.age.in_a_period(waited_s), False
+        lost, gained, takes = 0.0, observation.age.in_a_period(waited_s), False
     else:
-        lost, gained = seen.age.lost(waited_s), seen.age.gained(waited_s)
+        lost, gained = observation.age.lost(waited_s), observation.age.gained(waited_s)
     lost, gained = (points if points >= _LEAST_POINTS else 0.0 for points in (lost, gained))
-    return takes or seen.others_within(job, lost, gained)
+    return takes or observation.others_within(job, lost, gained)
 
 
-def can_keep_age(job: Job, seen: Observed) -> bool:
+def can_keep_age(job: Job, observation: Observation) -> bool:
     """Whether the job keeps its place while an update takes its age: its Nice is its owner's, and
     may be another one for some seconds (:mod:`.age_compensation`). An array's is that of all its
     tasks."""
-    ours = seen.steered(job.id)
+    ours = observation.steered(job.id)
     own = "Nice" not in ours.was and "Nice" not in ours.foreign
-    return seen.keeps_ages and own and not job.array_tasks
+    return observation.keeps_ages and own and not job.array_tasks
 
 
-def comes_later(fields: Mapping[str, str], job: Job, seen: Observed) -> bool:
+def comes_later(fields: Mapping[str, str], job: Job, observation: Observation) -> bool:
     """Whether the list in these ``fields`` of one update has to wait for a later one: it takes the
     job's age, and a Nice in them gives the job another place, or its own again, as if it had its
     age. Only one of the two can be kept."""
     return (
         "Nice" in fields
         and fields.get("Partition", ",".join(job.partitions)) != ",".join(job.partitions)
-        and seen.age.lost(_waited_s(job, seen)) >= _LEAST_POINTS
+        and observation.age.lost(_waited_s(job, observation)) >= _LEAST_POINTS
     )
 
 
@@ -55,11 +55,11 @@ def without_list(fields: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in fields.items() if key not in ("Partition", "Features")}
 
 
-def would_lose_place(job: Job, seen: Observed) -> bool:
+def would_lose_place(job: Job, observation: Observation) -> bool:
     """Whether an update of its partitions takes the age of a job with another one's place in the
     queue, for which no Nice can stand."""
-    has_others = seen.keeps_ages and "Nice" in seen.steered(job.id).was
-    return has_others and takes_age(job, seen)
+    has_others = observation.keeps_ages and "Nice" in observation.steered(job.id).was
+    return has_others and takes_age(job, observation)
 
 
 def notes(staying: Collection[str]) -> dict[str, str]:
@@ -79,30 +79,30 @@ def gives_back(job: Job, names: Collection[str], steered: Steering) -> bool:
     return ours and "Partition" in steered.was and not {*names} <= {*job.partitions}
 
 
-def opens_a_free_gpu(job: Job, names: Collection[str], seen: Observed) -> bool:
+def opens_a_free_gpu(job: Job, names: Collection[str], observation: Observation) -> bool:
     """Whether a list of these partitions adds one with a free GPU, on which the job may start at
     once: none behind it that could have that one has taken it."""
-    added = [seen.partitions[name] for name in names if name not in job.partitions]
+    added = [observation.partitions[name] for name in names if name not in job.partitions]
     return any(
-        sum(seen.free_gpus.get(node, {}).values()) >= sum(job.request.gpus.values())
+        sum(observation.free_gpus.get(node, {}).values()) >= sum(job.request.gpus.values())
         for partition in added
         for node in partition.nodes
     )
 
 
-def takes_age(job: Job, seen: Observed) -> bool:
+def takes_age(job: Job, observation: Observation) -> bool:
     """Whether the update takes an age from the job that Slurm has to count again."""
-    waited_s = _waited_s(job, seen)
-    return waited_s > _YOUNG_S and seen.age.lost(waited_s) >= _LEAST_POINTS
+    waited_s = _waited_s(job, observation)
+    return waited_s > _YOUNG_S and observation.age.lost(waited_s) >= _LEAST_POINTS
 
 
-def counts_again(steered: Steering, seen: Observed) -> bool:
+def counts_again(steered: Steering, observation: Observation) -> bool:
     """Whether an update makes Slurm count the age that our last one took from the job."""
-    settled = seen.now - steered.time >= PASS_S
+    settled = observation.now - steered.time >= PASS_S
     return steered.age_lost and settled and "Partition" not in steered.foreign
 
 
-def names_removed(job: Job, seen: Observed, config: Config) -> bool:
+def names_removed(job: Job, observation: Observation, config: Config) -> bool:
     """Whether the list of a job that asked for a group names a partition in which no job starts
     and that is in no group of the site any more, so that it is about to be removed from
     slurm.conf."""
@@ -112,10 +112,11 @@ def names_removed(job: Job, seen: Observed, config: Config) -> bool:
         return False
     kept = {*groups, *(name for names in groups.values() for name in names)}
     return len(job.partitions) > 1 and any(
-        name not in kept and not (name in seen.partitions and seen.partitions[name].up)
+        name not in kept
+        and not (name in observation.partitions and observation.partitions[name].up)
         for name in job.partitions
     )
 
 
-def _waited_s(job: Job, seen: Observed) -> float:
-    return seen.now - max(job.eligible_s, job.submit_s)
+def _waited_s(job: Job, observation: Observation) -> float:
+    return observation.now - max(job.eligible_s, job.submit_s)

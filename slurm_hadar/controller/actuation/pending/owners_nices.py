@@ -14,12 +14,12 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending.hint_updates import is_refused
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.observation import steering_store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job, JobState
 
 
 def given_back(
-    seen: Observed,
+    observation: Observation,
     refused: Mapping[str, Refusals],
     exchanged: Collection[str] = (),
     excluded: Collection[str] = (),
@@ -30,9 +30,9 @@ def given_back(
     ``excluded``: managed jobs that are not steered.
     """
     found = []
-    for id_, steered in seen.steering.items():
-        job = seen.jobs.get(id_)
-        if job is None or not is_left(job, seen) or is_refused(job, seen, refused):
+    for id_, steered in observation.steering.items():
+        job = observation.jobs.get(id_)
+        if job is None or not is_left(job, observation) or is_refused(job, observation, refused):
             continue
         if job.state is JobState.PENDING and job_updates.is_nice_of_a_move(job, steered):
             continue
@@ -49,19 +49,19 @@ def given_back(
             {key: value for key, value in values.items() if key != "Nice"}
             for values in (steered.was, steered.wrote, steered.unsure)
         )
-        ours = replace(steered, was=was, wrote=wrote, unsure=unsure, time=seen.now)
+        ours = replace(steered, was=was, wrote=wrote, unsure=unsure, time=observation.now)
         found.append(Action(Kind.HINT, job, fields, ours, f"{why}: its owner's Nice is restored"))
     return found
 
 
-def is_left(job: Job, seen: Observed) -> bool:
+def is_left(job: Job, observation: Observation) -> bool:
     """Whether a job that waits or runs has a Nice of ours, and may be given its owner's now."""
-    steered = seen.steered(job.id)
+    steered = observation.steered(job.id)
     return (
         job.state in (JobState.PENDING, JobState.RUNNING)
         and steering_store.has_our_nice(job, steered)
         and steered.was["Nice"] != str(job.nice)
-        and keeps_hold(job, seen.priority_returns)
+        and keeps_hold(job, observation.priority_returns)
     )
 
 

@@ -8,7 +8,7 @@ from math import inf
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.access import allowed_partitions
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
@@ -27,7 +27,7 @@ class PreferenceInput:
 
     snapshot: Snapshot
     plan: Plan
-    seen: Observed
+    observation: Observation
     config: Config
     empty: EmptyNodes
     waits: Mapping[str, Mapping[str, float]]
@@ -52,14 +52,19 @@ def worth_waiting(
     All of them where its work is not known, where the wait is longer than it may be, where the job
     may not fit there, and where a job that is not managed wants the same type.
     """
-    names, seen, snapshot, waits = preference.names, known.seen, known.snapshot, known.waits
+    names, observation, snapshot, waits = (
+        preference.names,
+        known.observation,
+        known.snapshot,
+        known.waits,
+    )
     job, view = target.job, snapshot.view
-    left_s = job.eligible_s + longest_wait(job, known.config) - seen.now
+    left_s = job.eligible_s + longest_wait(job, known.config) - observation.now
     declared = job.declaration is not None and job.declaration.total_samples > 0
     if len(names) < 2 or job.id not in waits or not declared or left_s <= 0:
         return names
     row, count = view.jobs.rows[job.id], view.counts.index(target.request.count)
-    types = job_updates.types_of([seen.partitions[name] for name in names], seen)
+    types = job_updates.types_of([observation.partitions[name] for name in names], observation)
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
     times, wait = run_times(target, snapshot), waits[job.id]
@@ -68,15 +73,17 @@ def worth_waiting(
         {name: wait.get(kind, inf) for name, kind in types.items() if name in preference.fit},
         {name: times.get(kind, inf) for name, kind in types.items()},
         left_s,
-        lambda name: _wanted_by_others(types[name], job, seen),
+        lambda name: _wanted_by_others(types[name], job, observation),
     )
 
 
 def expected_end(target: SchedulableJob, name: str, known: PreferenceInput) -> float:
     """When a job is expected to end that waits for the partition ``name``, s since the epoch."""
-    seen = known.seen
-    kind = job_updates.types_of([seen.partitions[name]], seen)[name]
-    return seen.now + known.waits[target.job.id][kind] + run_times(target, known.snapshot)[kind]
+    observation = known.observation
+    kind = job_updates.types_of([observation.partitions[name]], observation)[name]
+    return (
+        observation.now + known.waits[target.job.id][kind] + run_times(target, known.snapshot)[kind]
+    )
 
 
 def longest_wait(job: Job, config: Config) -> float:
@@ -86,16 +93,16 @@ def longest_wait(job: Job, config: Config) -> float:
     return config.queue.max_wait_s if own is None else own
 
 
-def _wanted_by_others(kind: str, job: Job, seen: Observed) -> bool:
+def _wanted_by_others(kind: str, job: Job, observation: Observation) -> bool:
     """Whether a job that is not managed waits behind this one for GPUs of a type."""
-    place = pending_demand.rank(job, seen)
+    place = pending_demand.rank(job, observation)
     return any(
         other.state is JobState.PENDING
         and not other.managed
-        and pending_demand.rank(other, seen) <= place
+        and pending_demand.rank(other, observation) <= place
         and (not other.request.typed or kind in _kinds(other))
-        and any(kind in seen.gpu_types.get(name, ()) for name in other.partitions)
-        for other in seen.jobs.values()
+        and any(kind in observation.gpu_types.get(name, ()) for name in other.partitions)
+        for other in observation.jobs.values()
     )
 
 
@@ -115,10 +122,10 @@ def with_returned(
     members = allowed_partitions(
         target.job,
         target.job.declaration.partitions if target.job.declaration is not None else (),
-        known.seen.partitions,
+        known.observation.partitions,
         known.config.partitions.groups,
     )
-    types = job_updates.types_of(members, known.seen)
+    types = job_updates.types_of(members, known.observation)
     fit = known.empty.fits(target, [name for name, kind in types.items() if kind in kinds])
     names = tuple(name for name in types if name in fit or name in target.request.partitions)
     if not fit:
@@ -129,11 +136,16 @@ def with_returned(
 def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     """The job's partitions in the order in which it prefers their types; empty where an order says
     nothing."""
-    snapshot, seen, config, empty = known.snapshot, known.seen, known.config, known.empty
+    snapshot, observation, config, empty = (
+        known.snapshot,
+        known.observation,
+        known.config,
+        known.empty,
+    )
     job, want, view = target.job, target.request, snapshot.view
     groups = config.partitions.groups if want.of_one_type else {}
-    open_to_it = allowed_partitions(job, want.partitions, seen.partitions, groups)
-    types = job_updates.types_of(open_to_it, seen)
+    open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
+    types = job_updates.types_of(open_to_it, observation)
     if len(types) == 1 and len(job.partitions) > 1 and types.keys() < set(job.partitions):
         # No job starts in the others.
         return Preference(tuple(types))
@@ -158,7 +170,7 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
         possible |= {
             n: rates[n] for n in rates.keys() & more if accepts(job, want, types[n], config)
         }
-    slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit}, seen)
+    slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit}, observation)
     possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
         target, possible, some_day=True

@@ -34,7 +34,7 @@ from slurm_hadar.controller.actuation.pending.waiting_line import (
     requested,
     waiting_line,
 )
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand, waits
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
@@ -66,7 +66,7 @@ class NewPlaces:
 def exchange(
     snapshot: Snapshot,
     plan: Plan,
-    seen: Observed,
+    observation: Observation,
     config: Config,
     memory: Memory,
     refused: Collection[str] = (),
@@ -78,25 +78,25 @@ def exchange(
     """
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
-    here = may_exchange(snapshot, seen, refused)
-    lost = lost_for_good(memory, seen, here, refused)
-    off = barred(memory, seen)
-    left = lent_places.left(memory, seen, here)
+    here = may_exchange(snapshot, observation, refused)
+    lost = lost_for_good(memory, observation, here, refused)
+    off = barred(memory, observation)
+    left = lent_places.left(memory, observation, here)
     # Until Slurm shows that all of them have their own again nothing new begins with them.
     ends = lent_places.with_partners(memory, left)
     here = {
         id_: target for id_, target in here.items() if target.job.uid not in off and id_ not in ends
     }
-    line = waiting_line(here, seen, lost)
+    line = waiting_line(here, observation, lost)
     head, rest = line[:_LONGEST_LINE], line[_LONGEST_LINE:]
-    promises = _promises(head, snapshot, seen, memory.promised)
+    promises = _promises(head, snapshot, observation, memory.promised)
     ids = [one.job.id for one in head]
     wish = promises.ranks(ids, [id_ in plan.placements for id_ in ids])
-    slack = age_slack(seen)
-    gaps = Gaps(head, [exchange_group(one, seen, config) for one in head], slack)
-    ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, seen))
+    slack = age_slack(observation)
+    gaps = Gaps(head, [exchange_group(one, observation, config) for one in head], slack)
+    ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, observation))
     order = [*ordered, *rest]
-    nices = {id_: owners_nice(seen.jobs[id_], seen) + n for id_, n in lost.items()}
+    nices = {id_: owners_nice(observation.jobs[id_], observation) + n for id_, n in lost.items()}
     ours = {}
     for at, (before, after) in enumerate(zip(line, order, strict=True)):
         if after.job.id not in here or (before is after and before.place == before.plain):
@@ -107,20 +107,24 @@ def exchange(
         exact = given is not None and slack.are_counted_with_all(before.job, after.job)
         if known is not None and known.place_of == before.job.id and not exact:
             less = known.less
-        ours[after.job.id] = owners_nice(after.job, seen) + less
+        ours[after.job.id] = owners_nice(after.job, observation) + less
     nices |= _least_changed(ours, nices, gaps, line, order)
     lent = {
         after.job.id: Lent(
             before.job.id,
             nices[after.job.id],
-            nices[after.job.id] - owners_nice(after.job, seen),
+            nices[after.job.id] - owners_nice(after.job, observation),
             after.plain - after.place,
         )
         for before, after in zip(line, order, strict=True)
         if after.job.id in ours
     }
-    others = {id_: n for id_, n in nices.items() if n != owners_nice(seen.jobs[id_], seen)}
-    out = [id_ for id_ in memory.ours if id_ in seen.jobs and not seen.jobs[id_].managed]
+    others = {
+        id_: n for id_, n in nices.items() if n != owners_nice(observation.jobs[id_], observation)
+    }
+    out = [
+        id_ for id_ in memory.ours if id_ in observation.jobs and not observation.jobs[id_].managed
+    ]
     kept = Memory(
         {**{id_: memory.lent[id_] for id_ in ends}, **lent},
         _without_open(lost, memory, ends),
@@ -129,37 +133,37 @@ def exchange(
         off,
         tuple(sorted(left.difference(refused))),
     )
-    messages = tuple(barred_texts(memory, seen))
+    messages = tuple(barred_texts(memory, observation))
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, messages, too_near)
 
 
-def notes(places: NewPlaces, seen: Observed) -> dict[str, str]:
+def notes(places: NewPlaces, observation: Observation) -> dict[str, str]:
     """A note for each waiting job that does not have its intended place."""
     text = (
         "; it is to have an earlier place in the queue, but gets none now: Slurm counts the ages "
         "of jobs at different moments, and a job with nearly the same priority could be overtaken"
     )
-    return {**dict.fromkeys(places.too_near, text), **lent_places.notes(places.memory, seen)}
+    return {**dict.fromkeys(places.too_near, text), **lent_places.notes(places.memory, observation)}
 
 
 def in_own_places(
-    snapshot: Snapshot, seen: Observed, memory: Memory, refused: Collection[str] = ()
+    snapshot: Snapshot, observation: Observation, memory: Memory, refused: Collection[str] = ()
 ) -> Snapshot:
     """The snapshot with the order that the jobs would have without any exchange, as the policy
     shall see it: by what it sees after an exchange it would want the next one otherwise."""
-    lost = lost_for_good(memory, seen, may_exchange(snapshot, seen, refused), refused)
+    lost = lost_for_good(memory, observation, may_exchange(snapshot, observation, refused), refused)
     view = snapshot.view
     own = np.array(
-        [_own_place(snapshot.schedulable[id_].job, seen, lost) for id_ in view.jobs.ids],
+        [_own_place(snapshot.schedulable[id_].job, observation, lost) for id_ in view.jobs.ids],
         dtype=float,
     )
     return replace(snapshot, view=replace(view, jobs=replace(view.jobs, priority=own)))
 
 
-def _own_place(job: Job, seen: Observed, lost: Mapping[str, int]) -> float:
+def _own_place(job: Job, observation: Observation, lost: Mapping[str, int]) -> float:
     """As in ``domain.view.JobArrays.priority``."""
-    tier, _ = pending_demand.rank(job, seen)
-    plain = plain_priority(job, seen) if job.state is JobState.PENDING else job.priority
+    tier, _ = pending_demand.rank(job, observation)
+    plain = plain_priority(job, observation) if job.state is JobState.PENDING else job.priority
     return tier * PRIORITIES + plain - lost.get(job.id, 0)
 
 
@@ -170,14 +174,14 @@ def _without_open(lost: Mapping[str, int], memory: Memory, ends: Collection[str]
 
 
 def _standing(
-    line: Sequence[WaitingJob], memory: Memory, lost: Mapping[str, int], seen: Observed
+    line: Sequence[WaitingJob], memory: Memory, lost: Mapping[str, int], observation: Observation
 ) -> IntArray:
     """(W,) the job that has each place since the last tick, as an index into the line."""
     at = {one.job.id: number for number, one in enumerate(line)}
     has = {
         id_: row.place_of
         for id_, row in memory.lent.items()
-        if id_ in at and lost.get(id_, 0) == row.lost and seen.jobs[id_].nice == row.nice
+        if id_ in at and lost.get(id_, 0) == row.lost and observation.jobs[id_].nice == row.nice
     }
     found = np.arange(len(line))
     for id_ in has:
@@ -223,7 +227,7 @@ def _order(
             allowed = gaps.may_get if new[at] else gaps.may_keep
             wrong[at] = not allowed(at, order[at].job)
         if not gaps.slack.needed:
-            wrong |= _unlike_slurm(line, order, gaps.slack.seen)
+            wrong |= _unlike_slurm(line, order, gaps.slack.observation)
         if not wrong.any():
             return order, too_near(jobs)
         # A job that has its own place keeps that. Else its whole group stays as it is, or goes back
@@ -242,31 +246,36 @@ def _later(line: Sequence[WaitingJob], wanted: IntArray, given: IntArray) -> fro
 
 
 def _unlike_slurm(
-    line: Sequence[WaitingJob], order: Sequence[WaitingJob], seen: Observed
+    line: Sequence[WaitingJob], order: Sequence[WaitingJob], observation: Observation
 ) -> BoolArray:
     """(W,) whether Slurm would have another job in a place, as priorities are shown."""
     held = {after.job.id: before.place for before, after in zip(line, order, strict=True)}
-    done = sorted(order, key=lambda one: pending_demand.queue_key(one.job, seen, held[one.job.id]))
+    done = sorted(
+        order, key=lambda one: pending_demand.queue_key(one.job, observation, held[one.job.id])
+    )
     wrong = {held[a.job.id] for a, b in zip(order, done, strict=True) if a is not b}
     return np.array([one.place in wrong for one in line])
 
 
 def _promises(
-    line: Sequence[WaitingJob], snapshot: Snapshot, seen: Observed, known: Mapping[str, float]
+    line: Sequence[WaitingJob],
+    snapshot: Snapshot,
+    observation: Observation,
+    known: Mapping[str, float],
 ) -> ExpectedEnds[str]:
     """Of those that may exchange their places."""
     ours = {one.job.id for one in line if one.target is not None}
     found = ExpectedEnds({id_: end for id_, end in known.items() if id_ in ours})
     if not found.known(ours):
-        for one, left in zip(line, _ends(line, snapshot, seen).tolist(), strict=True):
+        for one, left in zip(line, _ends(line, snapshot, observation).tolist(), strict=True):
             if one.job.id in ours and left < np.inf:
-                found.add([one.job.id], [seen.now + left])
+                found.add([one.job.id], [observation.now + left])
     return found
 
 
-def _ends(line: Sequence[WaitingJob], snapshot: Snapshot, seen: Observed) -> FloatArray:
+def _ends(line: Sequence[WaitingJob], snapshot: Snapshot, observation: Observation) -> FloatArray:
     """(W,) s from now until each job would end without any exchange."""
-    pools = waits.released(seen)
+    pools = waits.released(observation)
     counts, times = [], []
     for one in line:
         known = snapshot.schedulable.get(one.job.id)
@@ -293,19 +302,21 @@ def _least_changed(
 
     ``lost``: the Nice of the other jobs that do not have their owner's.
     """
-    seen = gaps.slack.seen
-    shown = sorted(line, key=lambda one: pending_demand.queue_key(one.job, seen, one.job.priority))
+    observation = gaps.slack.observation
+    shown = sorted(
+        line, key=lambda one: pending_demand.queue_key(one.job, observation, one.job.priority)
+    )
     still = {
         after.job.id
         for at, (now, after) in enumerate(zip(shown, order, strict=True))
         if now is after and (after.job.id not in ours or gaps.has_slack(at, after.job))
     }
-    kept = {id_: seen.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
+    kept = {id_: observation.jobs[id_].nice if id_ in still else nice for id_, nice in ours.items()}
 
     def place(one: WaitingJob) -> tuple[int, int, int]:
         job = one.job
-        usual = owners_nice(job, seen) if job.restarts == 0 else job.nice
+        usual = owners_nice(job, observation) if job.restarts == 0 else job.nice
         nice = kept.get(job.id, lost.get(job.id, usual))
-        return pending_demand.queue_key(job, seen, job.priority + job.nice - nice)
+        return pending_demand.queue_key(job, observation, job.priority + job.nice - nice)
 
     return kept if sorted(line, key=place) == list(order) else dict(ours)

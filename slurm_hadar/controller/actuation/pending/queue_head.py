@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.domain.job import Job
 
@@ -27,29 +27,31 @@ def records_with_lists(queue_depth: int) -> int:
     return most_records(queue_depth) * 3 // 2
 
 
-def has_capacity(seen: Observed) -> bool:
+def has_capacity(observation: Observation) -> bool:
     """Whether new jobs may come with a list of partitions; see :func:`most_records`. Slurm does
     not look at jobs that are held or may not begin yet."""
     waiting = [
         job
-        for job in seen.jobs.values()
-        if job.managed and job.may_start_at(seen.now) and not job.reason.startswith("Dependency")
+        for job in observation.jobs.values()
+        if job.managed
+        and job.may_start_at(observation.now)
+        and not job.reason.startswith("Dependency")
     ]
     listed = sum(len(job.partitions) for job in waiting if len(job.partitions) > 1)
-    return listed < most_records(seen.queue_depth)
+    return listed < most_records(observation.queue_depth)
 
 
 def too_deep(
-    deep: Sequence[Sequence[SchedulableJob]], used: int, seen: Observed, config: Config
+    deep: Sequence[Sequence[SchedulableJob]], used: int, observation: Observation, config: Config
 ) -> dict[str, tuple[str, ...]]:
     """Jobs far from the head of the queue with a list that is not their owner's -> what their owner
     typed. ``deep``: records behind those that get a list, in Slurm's order; ``used``: partitions
     that the lists at the head name."""
     found: dict[str, tuple[str, ...]] = {}
-    kept, taken_back = records_with_lists(seen.queue_depth) - used, 0
+    kept, taken_back = records_with_lists(observation.queue_depth) - used, 0
     for targets in deep:
         job = targets[0].job
-        typed = typed_partitions(job, seen, config)
+        typed = typed_partitions(job, observation, config)
         if len(job.partitions) <= len(typed):
             continue
         if kept >= len(job.partitions):
@@ -60,7 +62,7 @@ def too_deep(
     return found
 
 
-def typed_partitions(job: Job, seen: Observed, config: Config) -> tuple[str, ...]:
+def typed_partitions(job: Job, observation: Observation, config: Config) -> tuple[str, ...]:
     """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
-    found = job_updates.asked_for(job, seen.steered(job.id), config)
+    found = job_updates.asked_for(job, observation.steered(job.id), config)
     return tuple(found["Partition"].split(",")) if "Partition" in found else job.partitions

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, PlanDiff
 from slurm_hadar.controller.actuation.restored_request import restored
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
 from slurm_hadar.domain.job import Job
@@ -20,7 +20,7 @@ REASON = "its time limit ends soon: it goes on from its checkpoint in its next a
 
 
 def due(
-    seen: Observed,
+    observation: Observation,
     config: Config,
     records: Mapping[str, ChainRecord],
     moving: Collection[str],
@@ -29,12 +29,15 @@ def due(
     """An action for each job that is asked to save now. ``moving``: jobs in the middle of a move,
     whose requeue begins their time anew; ``interval_s``: time between two ticks."""
     return tuple(
-        _action(job, seen, config)
-        for job in seen.jobs.values()
+        _action(job, observation, config)
+        for job in observation.jobs.values()
         if job.managed
         and job.id not in moving
-        and not _still_starting(job, seen)
-        and chaining.due(job, config, records.get(job.id, chaining.NONE), interval_s, seen.now) == 0
+        and not _still_starting(job, observation)
+        and chaining.due(
+            job, config, records.get(job.id, chaining.NONE), interval_s, observation.now
+        )
+        == 0
     )
 
 
@@ -47,13 +50,13 @@ def with_due(means: PlanDiff, found: tuple[Action, ...]) -> PlanDiff:
 
 
 def details(
-    action: Action, seen: Observed, records: Mapping[str, ChainRecord]
+    action: Action, observation: Observation, records: Mapping[str, ChainRecord]
 ) -> dict[str, object]:
     """For the journal: what the next tick needs to know of the request."""
     if action.kind is not Kind.CHAIN:
         return {}
     record = records.get(action.job.id, chaining.NONE)
-    again = record.asked_again(action.job, seen.progress.get(action.job.id))
+    again = record.asked_again(action.job, observation.progress.get(action.job.id))
     return {chaining.DETAIL: asdict(again)}
 
 
@@ -69,16 +72,16 @@ def notes(
     return {id_: f"; {text}" for id_, text in found.items() if text}
 
 
-def _still_starting(job: Job, seen: Observed) -> bool:
+def _still_starting(job: Job, observation: Observation) -> bool:
     """Whether a signal would end it, since its training does not listen yet."""
-    progress = seen.progress.get(job.id)
+    progress = observation.progress.get(job.id)
     by_runtime = job.declaration is not None and job.declaration.habit == "yes"
     current = progress is None or progress.restarts == job.restarts
     return by_runtime and (not current or (progress is not None and progress.finished))
 
 
-def _action(job: Job, seen: Observed, config: Config) -> Action:
-    steered = seen.steered(job.id)
-    ours = Steering(time=seen.now, moves=steered.moves, foreign=steered.foreign)
+def _action(job: Job, observation: Observation, config: Config) -> Action:
+    steered = observation.steered(job.id)
+    ours = Steering(time=observation.now, moves=steered.moves, foreign=steered.foreign)
     ours = replace(ours, listed=steered.listed)
     return Action(Kind.CHAIN, job, restored(job, steered, config), ours, REASON)

@@ -13,7 +13,7 @@ from slurm_hadar.controller.actuation.destinations import preemption
 from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.journal.notified_owners import first_notified
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
@@ -54,7 +54,7 @@ def record(store: Store, config: Config, now: float) -> IdleRecord:
 
 
 def preemptions(
-    shown: Snapshot, seen: Observed, config: Config, known: IdleRecord, left: int
+    shown: Snapshot, observation: Observation, config: Config, known: IdleRecord, left: int
 ) -> list[Action]:
     """The jobs that are asked to make way now, ``left`` of them at most: those for whose GPUs a job
     waits, the longest known first."""
@@ -65,11 +65,11 @@ def preemptions(
         for id_, target in shown.schedulable.items()
         if not target.starting
         and id_ not in shown.staying
-        and _due_s(target.job, seen, config, known) <= seen.now
+        and _due_s(target.job, observation, config, known) <= observation.now
     ]
     jobs = [job for _, job in sorted(found, key=lambda one: (one[0], one[1].id))]
-    stopped = preemption.sufficient_preemptions(jobs, left, seen)
-    return [_action(job, seen, config, known) for job in stopped]
+    stopped = preemption.sufficient_preemptions(jobs, left, observation)
+    return [_action(job, observation, config, known) for job in stopped]
 
 
 def details(action: Action, known: IdleRecord) -> dict[str, object]:
@@ -80,7 +80,11 @@ def details(action: Action, known: IdleRecord) -> dict[str, object]:
 
 
 def notes(
-    shown: Snapshot, seen: Observed, config: Config, known: IdleRecord, requests: Sequence[Action]
+    shown: Snapshot,
+    observation: Observation,
+    config: Config,
+    known: IdleRecord,
+    requests: Sequence[Action],
 ) -> dict[str, str]:
     """A sentence for the decision on each job that this is about. ``requests``: what this tick
     sends."""
@@ -89,7 +93,7 @@ def notes(
     requested_now = {action.job.id for action in requests if action.kind is Kind.STOP_IDLE}
     found = {}
     for id_, target in shown.schedulable.items():
-        said = _note(target.job, shown.staying.get(id_, ""), seen, config, known)
+        said = _note(target.job, shown.staying.get(id_, ""), observation, config, known)
         if id_ in requested_now:
             said = f"it makes way now: {_why(target.job, known)}"
         if said:
@@ -97,30 +101,32 @@ def notes(
     return found
 
 
-def _note(job: Job, staying: str, seen: Observed, config: Config, known: IdleRecord) -> str:
+def _note(
+    job: Job, staying: str, observation: Observation, config: Config, known: IdleRecord
+) -> str:
     requested_s = known.requested.get(job.id, 0.0)
     if job.state is not JobState.RUNNING:
-        if not requested_s or requested_s <= seen.now - config.alerts.preempt_again_s:
+        if not requested_s or requested_s <= observation.now - config.alerts.preempt_again_s:
             return ""
         return f"it was asked at {formats.moment(requested_s)} to make way, as its GPUs were idle"
     notified_s = known.notified_s(job)
-    if notified_s is None or not gpu_use.in_vain(seen, job.id):
+    if notified_s is None or not gpu_use.in_vain(observation, job.id):
         return ""
-    due_s = _due_s(job, seen, config, known)
+    due_s = _due_s(job, observation, config, known)
     said = f"its owner has known since {formats.moment(notified_s)} that its GPUs are idle"
     if staying:
         return f"{said}; it makes way for no job: {staying}"
-    if due_s > seen.now:
+    if due_s > observation.now:
         return f"{said}; from {formats.moment(due_s)} on it makes way for jobs that wait"
     return f"{said}; it makes way as soon as a job waits for what it holds"
 
 
-def _due_s(job: Job, seen: Observed, config: Config, known: IdleRecord) -> float:
+def _due_s(job: Job, observation: Observation, config: Config, known: IdleRecord) -> float:
     """From when on it makes way, s since the epoch; inf where it does not."""
     settings, notified_s = config.alerts, known.notified_s(job)
     if not settings.preempt_held_idle_s or notified_s is None or job.state is not JobState.RUNNING:
         return float("inf")
-    if not gpu_use.in_vain(seen, job.id):
+    if not gpu_use.in_vain(observation, job.id):
         return float("inf")
     again_s = known.requested.get(job.id, -float("inf")) + settings.preempt_again_s
     return max(notified_s + settings.preempt_held_idle_s, again_s)
@@ -131,9 +137,9 @@ def _why(job: Job, known: IdleRecord) -> str:
     return f"its GPUs are idle, which its owner has known since {formats.moment(notified_s)}"
 
 
-def _action(job: Job, seen: Observed, config: Config, known: IdleRecord) -> Action:
-    steered = seen.steered(job.id)
-    ours = Steering(time=seen.now, moves=steered.moves + 1, foreign=steered.foreign)
+def _action(job: Job, observation: Observation, config: Config, known: IdleRecord) -> Action:
+    steered = observation.steered(job.id)
+    ours = Steering(time=observation.now, moves=steered.moves + 1, foreign=steered.foreign)
     ours = replace(ours, listed=steered.listed)
     fields = restored(job, steered, config)
     return Action(Kind.STOP_IDLE, job, fields, ours, _why(job, known))

@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.destinations.open_places import places_lost, reserved_node
 from slurm_hadar.controller.actuation.entry_details import copies_of, steering_of
 from slurm_hadar.controller.journal.entry import Entry
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability
 from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.domain.job import Job
@@ -28,31 +28,34 @@ class _UnderWay:
 
 
 def obstacles(
-    ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry], seen: Observed, config: Config
+    ripe: Sequence[tuple[Entry, Job]],
+    others: Sequence[Entry],
+    observation: Observation,
+    config: Config,
 ) -> dict[str, str]:
     """Why moves would harm their jobs now, by job. ``others``: moves under way that are not about
-    to be requeued; ``seen``: the cluster now, without trainings on idle nodes, which give way."""
+    to be requeued; ``observation``: without trainings on idle nodes, which give way."""
     found: dict[str, str] = {}
     moves: list[Action] = []
     for entry, job in ripe:
         move = _move(entry, job)
-        gone = [name for name in move.steering.nodes if not _is_usable(name, seen)]
-        if why := movability.starts_worse(job, seen):
+        gone = [name for name in move.steering.nodes if not _is_usable(name, observation)]
+        if why := movability.starts_worse(job, observation):
             found[job.id] = why
         elif gone:
             found[job.id] = f"node {gone[0]}, where it would go, is not available any more"
-        elif node := reserved_node(move, seen):
+        elif node := reserved_node(move, observation):
             found[job.id] = f"a reservation of {node} begins before its time limit ends"
         else:
             moves.append(move)
     if config.guards.preempt:
         # Their places may still be those of jobs that make way for them.
         return found
-    return found | places_lost(moves, _under_way(others, seen), seen, config)
+    return found | places_lost(moves, _under_way(others, observation), observation, config)
 
 
-def _is_usable(name: str, seen: Observed) -> bool:
-    return name in seen.nodes and seen.nodes[name].usable
+def _is_usable(name: str, observation: Observation) -> bool:
+    return name in observation.nodes and observation.nodes[name].usable
 
 
 def _move(entry: Entry, job: Job) -> Action:
@@ -63,9 +66,9 @@ def _move(entry: Entry, job: Job) -> Action:
     return Action(Kind.MOVE, job, written, ours, "", placement)
 
 
-def _under_way(entries: Sequence[Entry], seen: Observed) -> list[_UnderWay]:
+def _under_way(entries: Sequence[Entry], observation: Observation) -> list[_UnderWay]:
     return [
-        _UnderWay(seen.jobs[entry.job], steering_of(entry.details, entry.opened_s).nodes)
+        _UnderWay(observation.jobs[entry.job], steering_of(entry.details, entry.opened_s).nodes)
         for entry in entries
-        if entry.job in seen.jobs
+        if entry.job in observation.jobs
     ]

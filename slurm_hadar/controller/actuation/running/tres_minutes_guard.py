@@ -13,7 +13,7 @@ from math import inf
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
-from slurm_hadar.controller.observation.observed import Observed
+from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.bills import weights
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -46,7 +46,7 @@ class TresMinutesGuard:
 
     cluster: Cluster
     rules: AccountingLimits
-    seen: Observed
+    observation: Observation
     config: Config
     moving: Collection[str] = ()
     _known: "_Known | None" = field(default=None, init=False)
@@ -67,14 +67,14 @@ class TresMinutesGuard:
         return self._known.refused(actions, self.moving) if self._known and actions else {}
 
     def _ask(self, actions: Sequence[Action]) -> "_Known | None":
-        limits = self.rules.minute_limits(self.seen.now)
+        limits = self.rules.minute_limits(self.observation.now)
         if limits is None:
             return None
         users = {action.job.user for action in actions}
-        users |= {job.user for id_, job in self.seen.jobs.items() if id_ in self.moving}
+        users |= {job.user for id_, job in self.observation.jobs.items() if id_ in self.moving}
         minutes = self.cluster.read_minutes(users)
         late_s = self.config.moving.ack_wait_s + _LATE_S
-        return _Known(self.seen, limits, minutes, self.cluster.read_use(), late_s)
+        return _Known(self.observation, limits, minutes, self.cluster.read_use(), late_s)
 
 
 class _Known:
@@ -83,13 +83,13 @@ class _Known:
 
     def __init__(
         self,
-        seen: Observed,
+        observation: Observation,
         limits: AccountLimits,
         minutes: Minutes,
         use: Mapping[int, Amounts],
         late_s: float,
     ) -> None:
-        self._seen, self._limits, self._minutes = seen, limits, minutes
+        self._seen, self._limits, self._minutes = observation, limits, minutes
         self._use, self._late_s = use, late_s
         self._waiting: dict[MinuteLimit, float] | None = None
         self._of_each: dict[tuple[str, str, str], Amounts] = {}

@@ -23,11 +23,11 @@ Seats = tuple[Seat, ...]
 
 @dataclass(frozen=True)
 class RunningCopies:
-    """The running jobs. ``mains``: forked jobs and their fastest copy; ``others``: their other
-    copies; ``seats``: what the jobs that are not forked hold; ``free_to_change`` (J,): may be
+    """The running jobs. ``main_copies``: forked jobs and their fastest copy; ``others``: their
+    other copies; ``seats``: what the jobs that are not forked hold; ``free_to_change`` (J,): may be
     forked or moved now."""
 
-    mains: Mapping[int, Seat]
+    main_copies: Mapping[int, Seat]
     others: Mapping[int, Seats]
     seats: Mapping[int, Seats]
     free_to_change: BoolArray
@@ -41,7 +41,7 @@ def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> Runn
     for job, node, kind, count in jobs.held.tolist():
         if count > 0:
             rows.setdefault(job, []).append((node, kind, count))
-    mains: dict[int, Seat] = {}
+    main_copies: dict[int, Seat] = {}
     others: dict[int, Seats] = {}
     whole: dict[int, Seats] = {}
     for job, seats in rows.items():
@@ -50,9 +50,9 @@ def running(view: View, forked: Mapping[str, object], min_stay_s: float) -> Runn
             whole[job] = tuple(seats)
             continue
         seats.sort(key=lambda seat: (-rate_of(view, job, seat), seat))
-        mains[job], others[job] = seats[0], tuple(seats[1:])
+        main_copies[job], others[job] = seats[0], tuple(seats[1:])
     stayed = view.now - jobs.since_s >= min_stay_s
-    return RunningCopies(mains, others, whole, jobs.movable & (stayed | ~jobs.running))
+    return RunningCopies(main_copies, others, whole, jobs.movable & (stayed | ~jobs.running))
 
 
 def rate_of(view: View, job: int, seat: Seat) -> float:
@@ -108,7 +108,7 @@ def _is_no_gang(view: View, job: int, seats: list[Seat]) -> bool:
 
 
 def _rows(now: RunningCopies) -> list[tuple[int, int, int, int]]:
-    rows = [(job, *seat) for job, seat in now.mains.items()]
+    rows = [(job, *seat) for job, seat in now.main_copies.items()]
     return rows + [(job, *seat) for job, seats in now.seats.items() for seat in seats]
 
 
