@@ -5,7 +5,7 @@ one pool: a node with two GPU types has a slot in each.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -104,10 +104,15 @@ class Demand:
 
     cpus: float = 0.0
     mem_mb: float = 0.0
+    _fine: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        fine = round(self.cpus * _FINE), round(self.mem_mb * _FINE)
+        object.__setattr__(self, "_fine", fine)
 
     def fine(self) -> tuple[int, int]:
         """CPUs and memory in the millionths that :class:`FreeCapacity` counts in."""
-        return round(self.cpus * _FINE), round(self.mem_mb * _FINE)
+        return self._fine
 
 
 def demands_of(view: View) -> list[Demand]:

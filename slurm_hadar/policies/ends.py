@@ -1,6 +1,6 @@
 """The expected end of a job as text, for the reasons of policies."""
 
-import numpy as np
+from math import isfinite
 
 from slurm_hadar.domain.view import View
 
@@ -10,7 +10,7 @@ UNKNOWN = "end unknown"
 def time_left(view: View, job: int, seconds: float) -> str:
     """``8 min`` or ``2.1 h``; empty if the end is unknown, and only assumed to compare
     placements."""
-    return span(seconds) if view.jobs.end_known[job] and np.isfinite(seconds) else ""
+    return span(seconds) if view.jobs.end_known[job] and isfinite(seconds) else ""
 
 
 def span(seconds: float) -> str:
@@ -40,7 +40,7 @@ def moves(view: View, job: int, there_s: float, here_s: float) -> str:
     left = time_left(view, job, here_s)
     if left:
         return f"; it moves, as where it is it ends in {left}"
-    if not (np.isfinite(there_s) and np.isfinite(here_s) and there_s > 0):
+    if not (isfinite(there_s) and isfinite(here_s) and there_s > 0):
         return "; it moves"
     times = f"{here_s / there_s:.1f}"
     # A factor that rounds to 1.0 says nothing.

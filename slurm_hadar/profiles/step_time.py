@@ -18,6 +18,7 @@ method on the logarithms of the times, all jobs together as arrays; the Hessian 
 the parameters are (Laplace's approximation).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,15 +120,19 @@ class StepTimeFit:
         slope = _slope(self.parameters, cells, at)
         variance = (np.matmul(slope, self.covariance) * slope).sum(axis=2)
         first = self.parameters.shape[1] - _SHARED + 1
-        for number in range(first, first + 4):
-            aside = np.zeros(self.parameters.shape)
-            aside[:, number] = self.alone_sd[:, number]
-            up, down = (
-                _forward(self.parameters + sign * aside, self.scale, cells).log_s
-                for sign in (1.0, -1.0)
+        for number, factor in enumerate(_factors(cells)):
+            there = np.flatnonzero(np.broadcast_to(factor, at.log_s.shape).any(axis=0))
+            log_grad, factor, *sync = (
+                np.broadcast_to(one, at.log_s.shape)[:, there]
+                for one in (at.log_grad, factor, *at.sync)
             )
-            straight = slope[:, :, number] * self.alone_sd[:, number, None]
-            variance += np.maximum(((up - down) / 2.0) ** 2 - straight**2, 0.0)
+            sd, moved = self.alone_sd[:, first + number], []
+            for sign in (1.0, -1.0):
+                sync[number] = _term(self.parameters[:, first + number] + sign * sd, factor)
+                moved.append(_added(log_grad, sync, self.scale, at.gamma)[1])
+            straight = slope[:, there, first + number] * sd[:, None]
+            further = ((moved[0] - moved[1]) / 2.0) ** 2 - straight**2
+            variance[:, there] += np.maximum(further, 0.0)
         return np.exp(at.log_s), np.sqrt(np.maximum(variance, 0.0))
 
     def take(self, rows: IntArray) -> "StepTimeFit":
@@ -227,24 +232,39 @@ def _forward(parameters: FloatArray, scale: FloatArray, cells: StepCells) -> _Fo
     phi = _sigmoid(parameters[:, kinds, None])
     part = phi + (1.0 - phi) * cells.local
     log_grad = np.take_along_axis(parameters[:, :kinds], kind, axis=1) + np.log(part)
-    more = np.maximum(cells.gpus - 2, 0).astype(np.float64)
-    several = cells.gpus > 1
-    apart = several & (cells.nodes > 1)
-    term = np.exp(np.minimum(parameters[:, kinds + 1 : kinds + 5], 50.0))[:, :, None]
-    sync = (
-        term[:, 0] * several,
-        term[:, 1] * (several * more),
-        term[:, 2] * apart,
-        term[:, 3] * (apart * more),
+    sync = tuple(
+        _term(parameters[:, kinds + 1 + number], factor)
+        for number, factor in enumerate(_factors(cells))
     )
+    place = _sigmoid(parameters[:, kinds + 5, None])
+    gamma = 1.0 + 9.0 * place
+    log_sync, log_s = _added(log_grad, sync, scale, gamma)
+    return _Forward(part, phi, sync, log_grad, log_sync, place, gamma, log_s)
+
+
+def _factors(cells: StepCells) -> tuple[FloatArray, ...]:
+    """How often a, b, a' and b' count."""
+    more = np.maximum(cells.gpus - 2, 0).astype(np.float64)
+    several = (cells.gpus > 1).astype(np.float64)
+    apart = several * (cells.nodes > 1)
+    return several, several * more, apart, apart * more
+
+
+def _term(value: FloatArray, factor: FloatArray) -> FloatArray:
+    """A term of synchronization over the scale; ``value`` (J,): the logarithm for a factor of 1."""
+    found: FloatArray = np.exp(np.minimum(value, 50.0))[:, None] * factor
+    return found
+
+
+def _added(
+    log_grad: FloatArray, sync: Sequence[FloatArray], scale: FloatArray, gamma: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The logarithms of the seconds of synchronization and of a step."""
     total = sync[0] + sync[1] + sync[2] + sync[3]
     positive = total > 0.0
     log_sync = np.log(np.where(positive, total, 1.0)) + scale[:, None]
     log_sync = np.where(positive, log_sync, log_grad + _LEAST_LOG)
-    place = _sigmoid(parameters[:, kinds + 5, None])
-    gamma = 1.0 + 9.0 * place
-    log_s = np.logaddexp(gamma * log_grad, gamma * log_sync) / gamma
-    return _Forward(part, phi, sync, log_grad, log_sync, place, gamma, log_s)
+    return log_sync, np.logaddexp(gamma * log_grad, gamma * log_sync) / gamma
 
 
 def _slope(parameters: FloatArray, cells: StepCells, at: _Forward) -> FloatArray:

@@ -46,28 +46,35 @@ def _auction(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArr
     """Raise prices where demand exceeds the capacity, until each pool can serve the jobs that want
     it."""
     jobs, pools = len(value), len(capacity)
-    price = np.zeros(pools)
-    every = np.arange(jobs)
-    usable = value > 0
+    price, gain = np.zeros(pools), np.zeros(jobs)
+    worth = np.where(value > 0, value, -np.inf)
     wants: IntArray = np.full(jobs, -1, dtype=np.int64)
+    there: IntArray = np.full(jobs, -1, dtype=np.int64)
+    """(J,) pool of what the job wants; -1: nothing."""
+    anew = [np.arange(jobs)]
     for _ in range(_SWEEPS):
-        net = np.where(usable, value - gpus * price[pool], -np.inf)
+        cost = gpus * price[pool]
+        # Prices only rise, so a job wants what it wanted until that becomes dearer.
+        rows = np.concatenate(anew)
+        net = worth[rows] - cost
         best = net.argmax(axis=1)
-        gain = net[every, best]
-        wants = np.where(gain > 0, best, -1)
-        crowded = False
+        gain[rows] = net[np.arange(len(rows)), best]
+        wants[rows] = np.where(gain[rows] > 0, best, -1)
+        there[rows] = np.where(gain[rows] > 0, pool[best], -1)
+        anew = []
         for p in range(pools):
-            there = np.flatnonzero((wants >= 0) & (pool[wants] == p))
-            need = gpus[wants[there]]
+            rows = np.flatnonzero(there == p)
+            need = gpus[wants[rows]]
             if need.sum() <= capacity[p]:
                 continue
-            crowded = True
-            elsewhere = np.where(pool == p, -np.inf, net[there]).max(axis=1, initial=0.0)
-            leaves = (gain[there] - np.maximum(elsewhere, 0.0)) / need
+            anew.append(rows)
+            net = worth[rows] - cost
+            elsewhere = np.where(pool == p, -np.inf, net).max(axis=1, initial=0.0)
+            leaves = (gain[rows] - elsewhere) / need
             order = np.argsort(-leaves, kind="stable")
             over = int(np.searchsorted(np.cumsum(need[order]), capacity[p], side="right"))
             price[p] += float(leaves[order[over]]) * (1.0 + 1e-9) + 1e-15
-        if not crowded:
+        if not anew:
             break
     return _fill(value, gpus, pool, capacity, wants)
 

@@ -49,11 +49,15 @@ def with_dealt_rounds(
         if not seats and id_ not in waiting:
             continue
         more = _still_there(spare, job, seats, held.get(job, set()))
-        if more:
-            seats, stays = tuple(sorted({*seats, *more})), True
-        choice = _choice(view, spare, job, seats, exchange, settings, stays)
-        if choice is None and more:
-            choice = over(view, job, seats, exchange)
+        dealt = over(view, job, sorted({*seats, *more}), exchange) if more else None
+        if dealt is not None and all(dealt.tasks):
+            for seat in more:
+                spare.take(job, seat)
+            seats, stays = dealt.seats, True
+        else:
+            # These GPUs were those of a gang: a seat without a task would idle.
+            dealt = None
+        choice = _choice(view, spare, job, seats, exchange, settings, stays) or dealt
         if choice is not None:
             placements[id_] = _placed(view, job, choice, plan.placements.get(id_))
             waiting.pop(id_, None)
@@ -62,12 +66,10 @@ def with_dealt_rounds(
 
 def _still_there(spare: SpareCapacity, job: int, seats: Seats, had: set[Seat]) -> list[Seat]:
     """The further seats of a job with dealt rounds, if the plan keeps one of its seats and the
-    others are free; they are taken."""
+    others are free."""
     others = sorted(had - set(seats))
     if not seats or not set(seats) < had or not all(spare.holds(job, seat) for seat in others):
         return []
-    for seat in others:
-        spare.take(job, seat)
     return others
 
 

@@ -13,12 +13,18 @@ from slurm_hadar.policies.timetable.round_input import RoundInput
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 from slurm_hadar.policies.timetable.speeds import ObservedRates
 from slurm_hadar.policies.timetable.work import Options
-from slurm_hadar.solvers.time_indexed import FluidSchedule, TimeIndexedWork, shortest, timetable
+from slurm_hadar.solvers.time_indexed import TimeIndexedWork, shortest, timetable
 
 _FAR = 1.25
 """A deadline this many times too far is replaced by a nearer one."""
 _WINDOW = 1.25
 """Buckets are kept for this many times the interval between two timetables."""
+
+
+_WIDTHS = 40
+"""Most widths of a class of jobs that are tried, each 1.3 times the one before."""
+_SAMPLE = 8
+"""Jobs that are looked at first, per class."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,19 @@ def solve(inputs: RoundInput, observed: ObservedRates, deadline: float) -> Timet
     np.minimum.at(least_own, group, own)
     needed = np.where(np.isfinite(best), best, 0.0) / horizon * 1.0001
     duty = np.clip(needed, least_own, 1.0)
-    fluid = timetable(work, edges, duty)
-    if len(work.number) < len(ids):
-        duty = np.clip(options.best_s / horizon, own, 1.0)
-        fluid = best_response(options, weight, fluid.price, edges, duty)
-    seconds = np.where(np.isfinite(options.seconds), options.seconds, 0.0)
-    busy = fluid.share * seconds[:, :, None]
-    run_s = busy.sum(axis=(1, 2))
     window = int(np.searchsorted(edges, _WINDOW * settings.solve_every * horizon)) + 1
     window = min(window, len(edges) - 1)
+    fluid = timetable(work, edges, duty)
+    worth = fluid.worth
+    if len(work.number) < len(ids):
+        duty = np.clip(options.best_s / horizon, own, 1.0)
+        answer = best_response(options, weight, fluid.price, edges, duty)
+        worth, on_option, busy = answer.worth, *answer.busy_s(len(options.gpus), window)
+        run_s = on_option.sum(axis=1)
+    else:
+        seconds = np.where(np.isfinite(options.seconds), options.seconds, 0.0)
+        busy = fluid.share * seconds[:, :, None]
+        run_s, on_option, busy = busy.sum(axis=(1, 2)), busy.sum(axis=2), busy[:, :, :window]
     return Timetable(
         ids=ids,
         start_s=now,
@@ -96,18 +106,40 @@ def solve(inputs: RoundInput, observed: ObservedRates, deadline: float) -> Timet
         least_s=least,
         edges=edges,
         price=fluid.price,
-        worth=fluid.worth,
+        worth=worth,
         run_s=run_s,
         limit=1.0 - (1.0 - settings.critical) * (1.0 - own) / max(1.0 - settings.duty, 1e-6),
-        mix=busy.sum(axis=2) / np.maximum(run_s, 1e-9)[:, None],
+        mix=on_option / np.maximum(run_s, 1e-9)[:, None],
         best_s=np.where(np.isfinite(options.best_s), options.best_s, 0.0),
-        share=busy[:, :, :window] / np.diff(edges)[:window],
+        share=busy / np.diff(edges)[:window],
     )
+
+
+@dataclass(frozen=True)
+class BestResponse:
+    """``option`` (J, B): the cheapest option of a job in the bucket. ``run_s`` (J, B): how long it
+    runs there. ``worth`` (J,): weighted s that the whole job costs."""
+
+    option: IntArray
+    run_s: FloatArray
+    worth: FloatArray
+
+    def busy_s(self, options: int, window: int) -> tuple[FloatArray, FloatArray]:
+        """(J, O) run time on each of so many options, and (J, O, W) in the first buckets."""
+        jobs = len(self.option)
+        row = np.arange(jobs)[:, None]
+        flat = (row * options + self.option).ravel()
+        total = np.zeros(jobs * options)
+        np.add.at(total, flat, self.run_s.ravel())
+        found = np.zeros((jobs, options, window))
+        kept = np.arange(window)
+        found[row, self.option[:, :window], kept] = self.run_s[:, :window]
+        return total.reshape(jobs, options), found
 
 
 def best_response(
     options: Options, weight: FloatArray, price: FloatArray, edges: FloatArray, duty: FloatArray
-) -> FluidSchedule:
+) -> BestResponse:
     """The best response of each job to the prices: the cheapest buckets, at most ``duty`` of each.
 
     ``price`` (P, B). A job pays for its GPUs and for its waiting. Vectorised over the jobs, O(J x O
@@ -116,28 +148,29 @@ def best_response(
     jobs, buckets = len(weight), len(edges) - 1
     middle = (edges[1:] + edges[:-1]) / 2
     seconds = options.seconds
-    able = np.asarray(np.isfinite(seconds).any(axis=1))
-    runs = np.where(np.isfinite(seconds), seconds, 0.0)
+    possible = np.isfinite(seconds)
+    able = np.asarray(possible.any(axis=1))
+    runs = np.where(possible, seconds, 0.0)
     cost = np.empty((jobs, buckets))
     option: IntArray = np.empty((jobs, buckets), dtype=np.int64)
     every = np.arange(jobs)
     for b in range(buckets):
         paid = runs * (options.gpus * price[options.pool, b])
-        paid = np.where(np.isfinite(seconds), paid, np.inf)
+        paid[~possible] = np.inf
         option[:, b] = paid.argmin(axis=1)
         cost[:, b] = weight * middle[b] + np.where(able, paid[every, option[:, b]], 0.0)
     time = np.where(able[:, None], seconds[every[:, None], option], 1.0)
     most = duty[:, None] * np.diff(edges) / np.maximum(time, 1e-9)
     order = np.argsort(cost, axis=1, kind="stable")
-    upto = np.cumsum(np.take_along_axis(most, order, axis=1), axis=1)
-    part = np.clip(1.0 - (upto - np.take_along_axis(most, order, axis=1)), 0.0, None)
-    part = np.minimum(part, np.take_along_axis(most, order, axis=1)) * able[:, None]
+    most_sorted = np.take_along_axis(most, order, axis=1)
+    upto = np.cumsum(most_sorted, axis=1)
+    part = np.clip(1.0 - (upto - most_sorted), 0.0, None)
+    part = np.minimum(part, most_sorted) * able[:, None]
     last = np.minimum((upto < 1.0).sum(axis=1), buckets - 1)
     worth = np.take_along_axis(cost, order, axis=1)[every, last]
-    share = np.zeros((jobs, len(options.gpus), buckets))
-    chosen = np.take_along_axis(option, order, axis=1)
-    share[every[:, None], chosen, order] = part
-    return FluidSchedule(share, np.where(able, worth, 0.0), price)
+    run_s = np.empty((jobs, buckets))
+    np.put_along_axis(run_s, order, part, axis=1)
+    return BestResponse(option, run_s * time, np.where(able, worth, 0.0))
 
 
 def undominated_run_times(options: Options) -> FloatArray:
@@ -190,19 +223,28 @@ def job_classes(seconds: FloatArray, limit: int) -> IntArray:
     rest = np.flatnonzero(~alone)
     logs = np.where(np.isfinite(seconds[rest]), np.log(np.maximum(seconds[rest], 1e-9)), -99.0)
     width = 0.1
-    mix = np.random.default_rng(0).integers(1, 2**40, logs.shape[1])
-    for _ in range(40):
-        # A hash of each row of integers: equal rows get equal numbers.
-        key = np.round(logs / width).astype(np.int64) @ mix
-        group = np.unique(key, return_inverse=True)[1].reshape(-1)
-        if group.max(initial=0) < limit - limit // 3:
+    mix: IntArray = np.random.default_rng(0).integers(1, 2**40, (logs.shape[1],))
+    most = limit - limit // 3
+    few = logs[: _SAMPLE * most]
+    for _ in range(_WIDTHS - 1):
+        # Some of the jobs show cheaply that there are too many classes.
+        if len(np.unique(_keys(few, width, mix))) <= most and (
+            len(np.unique(_keys(logs, width, mix))) <= most
+        ):
             break
         width *= 1.3
+    group = np.unique(_keys(logs, width, mix), return_inverse=True)[1].reshape(-1)
     result: IntArray = np.empty(jobs, dtype=np.int64)
     result[rest] = group.reshape(-1)
     first = int(group.max(initial=-1)) + 1
     result[alone] = first + np.arange(int(alone.sum()))
     return result
+
+
+def _keys(logs: FloatArray, width: float, mix: IntArray) -> IntArray:
+    """(J,) a hash of each row of integers: equal rows get equal numbers."""
+    found: IntArray = np.matmul(np.round(logs / width).astype(np.int64), mix)
+    return found
 
 
 def _most_job_classes(options: Options, settings: TimetableOptions) -> int:

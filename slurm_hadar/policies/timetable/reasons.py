@@ -1,11 +1,8 @@
 """The reasons in the plans of the timetable policy."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
-from slurm_hadar.domain.view import BoolArray
 from slurm_hadar.policies.allocation import (
     Allocation,
     gang_tier,
@@ -19,6 +16,7 @@ from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.timetable.plan import Timetable
 from slurm_hadar.policies.timetable.round_input import RoundInput
+from slurm_hadar.policies.timetable.work import Options
 from slurm_hadar.policies.unavailable import unavailable
 
 _ALIKE = 0.1
@@ -51,28 +49,53 @@ class _Reasons:
         self.view, self.pools, self.options = inputs.view, inputs.pools, inputs.options
         self.choice, self.table = choice, table
         self._doubt, self._restart = inputs.doubt, restart_factor(inputs.view)
+        self._limited = inputs.doubt.reach < int(inputs.options.gpus.max(initial=0))
         self._ratio, self._places = inputs.ratio, places
         self._min_stay_s = inputs.settings.min_stay_s
         options = self.options
         self._price = choice.price[options.pool] * options.gpus
-        net = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
-        self._best = net.argmax(axis=1) if net.size else np.zeros(0, dtype=np.int64)
-        self._likes = np.where(choice.gain > 0, net, -np.inf)
+        self._likes = np.where(choice.gain > 0, choice.gain - self._price, -np.inf)
+        jobs = len(self.view.jobs.ids)
+        best = self._likes.argmax(axis=1) if self._likes.size else np.zeros(jobs, dtype=np.int64)
+        self._best: list[int] = best.tolist()
+        self._possible: list[bool] = np.isfinite(options.best_s).tolist()
+        self._full = _full(options)
+        self._at = self._placed_options()
+        self._next_best = self._next_best_options()
+
+    def _placed_options(self) -> dict[int, int]:
+        """Row of a job -> the option that it is placed on; -1: none is like its GPUs."""
+        options, pool_of = self.options, self.pools.pool_of
+        pairs = zip(options.pool.tolist(), options.gpus.tolist(), strict=True)
+        option = {pair: at for at, pair in enumerate(pairs)}
+        return {
+            job: option.get((pool_of[allocation[0][0]], sum(n for _, n in allocation)), -1)
+            for job, allocation in self._places.allocations.items()
+        }
+
+    def _next_best_options(self) -> list[int]:
+        """For each job the best option besides the one that it is placed on, for a job that was
+        there before only among those where it would run faster; -1: none. All jobs at once."""
+        at = np.full(len(self._likes), -1, dtype=np.int64)
+        at[list(self._at)] = list(self._at.values())
+        rows = np.flatnonzero(at >= 0)
+        here = at[rows]
+        likes = self._likes[rows]
+        likes[np.arange(len(rows)), here] = -np.inf
+        gain = self.choice.gain[rows]
+        slower = gain <= gain[np.arange(len(rows)), here][:, None]
+        likes[slower & (self.options.now[rows] == here)[:, None]] = -np.inf
+        found = np.full(len(at), -1, dtype=np.int64)
+        if likes.size:
+            found[rows] = np.where(np.isfinite(likes).any(axis=1), likes.argmax(axis=1), -1)
+        others: list[int] = found.tolist()
+        return others
 
     def placement(self, job: int, allocation: Allocation) -> Placement:
         view, pools, options = self.view, self.pools, self.options
         placed = placement_of(view, pools, allocation, "")
         what, where = gpus_text(placed), nodes_text(placed)
-        kind_index = int(pools.gpu_type[allocation[0][0]])
-        count = sum(n for _, n in allocation)
-        at = next(
-            (
-                o
-                for o in np.flatnonzero(options.gpus == count).tolist()
-                if int(options.pool[o]) == int(pools.pool[allocation[0][0]])
-            ),
-            -1,
-        )
+        at = self._at[job]
         stays = options.held.get(job) == allocation
         text = f"{'stays on' if stays else ''} {what} ({where})".strip()
         known = at >= 0 and bool(np.isfinite(options.seconds[job, at]))
@@ -80,10 +103,11 @@ class _Reasons:
             here_s = float(options.seconds[job, at])
             text += (f", {ends_here(view, job, here_s)}" if known else "") + self._bound(job)
         elif not known:
-            text += f"; its speed on {view.types[kind_index]} is not known"
+            kind = view.types[int(pools.gpu_type[allocation[0][0]])]
+            text += f"; its speed on {kind} is not known"
         else:
             text += self._why(job, at, stays)
-        return replace(placed, tier=gang_tier(placed), reason=text)
+        return Placement(placed.gpus, placed.nodes, tier=gang_tier(placed), reason=text)
 
     def _bound(self, job: int) -> str:
         jobs, stay_s = self.view.jobs, self._min_stay_s
@@ -114,7 +138,7 @@ class _Reasons:
         elif was >= 0:
             text += self._leaves(job, was, at)
         elif was == -1:
-            text += self._instead(job, at)
+            text += self._instead(job)
         return text + self._fairly(job) + self._doubts(job, stays)
 
     def _leaves(self, job: int, was: int, at: int) -> str:
@@ -151,13 +175,14 @@ class _Reasons:
     def _doubts(self, job: int, stays: bool) -> str:
         """A sentence on the consequences of what is unknown about the job; empty if all is
         known."""
-        follows, most, left = [], int(self._doubt.reach[job]), float(self._restart[job])
-        if most < int(self.options.gpus.max(initial=0)):
+        follows = []
+        if self._limited[job]:
+            most = int(self._doubt.reach[job])
             gpus = f"{most} GPU{'s' if most > 1 else ''}"
             follows.append(f"it gets at most {gpus} until it has been tried on so many")
         if not self._doubt.unplanned[job]:
             return "".join(f"; {one}" for one in follows)
-        unknown = bool(self._doubt.work[job])
+        unknown, left = bool(self._doubt.work[job]), float(self._restart[job])
         if stays and left < _MUCH:
             more = f"{1.0 / left:.1f} times the value" if left > 0 else "more value than any has"
             follows.append(f"{self._restarts(job)} another placement needs {more}")
@@ -179,16 +204,10 @@ class _Reasons:
             return "while its submission is recent"
         return f"after {number} restart{'s' if number > 1 else ''} so far"
 
-    def _best_other(self, job: int, at: int, among: BoolArray) -> int | None:
-        likes = self._likes[job]
-        others = np.flatnonzero(np.isfinite(likes) & among & (np.arange(len(likes)) != at))
-        return int(others[likes[others].argmax()]) if len(others) else None
-
     def _stays(self, job: int, at: int) -> str:
         """The best of the placements where it would run faster."""
-        faster = self.choice.gain[job] > self.choice.gain[job, at]
-        other = self._best_other(job, at, faster)
-        if other is None:
+        other = self._next_best[job]
+        if other < 0:
             return "; no other placement has more value for it"
         text = f"; next best {self._compared(job, other)}"
         if self._likes[job, other] > self._likes[job, at]:
@@ -197,16 +216,16 @@ class _Reasons:
             text += f"; when places were last chosen it was taken, or not worth a move ({cost})"
         return text
 
-    def _instead(self, job: int, at: int) -> str:
-        other = self._best_other(job, at, np.ones(len(self._likes[job]), dtype=np.bool_))
-        if other is None:
+    def _instead(self, job: int) -> str:
+        other = self._next_best[job]
+        if other < 0:
             return "; no other GPU type or count is open to it"
         return f"; next best {self._compared(job, other)}"
 
     def waits(self, job: int, shortage: str) -> str:
-        if not np.isfinite(self.options.seconds[job]).any():
+        if not self._possible[job]:
             return unavailable(self.view, job)
-        best = int(self._best[job])
+        best = self._best[job]
         name = self._name(best)
         if shortage:
             return f"chosen for {name}, but short of {shortage}"
@@ -214,20 +233,12 @@ class _Reasons:
         # At or below its price, other jobs use these GPUs better.
         pays = self.choice.gain[job, best] > self._price[best]
         why = "jobs that gain more fill it" if pays else "other jobs gain more from it"
-        if self._is_full(best):
+        if self._full[best]:
             why = "it is full, and no job there can be moved now"
         why = f"best for it: {name}, {self._gain(job, best)}, but {why}"
         left = time_left(self.view, job, float(self.options.seconds[job, best]))
         end = f"it would end in {left}" if left else UNKNOWN
         return f"{stopped}{why}; {end}{self._fairly(job)}"
-
-    def _is_full(self, option: int) -> bool:
-        """Whether jobs that cannot be moved now leave too few of its GPUs."""
-        options, pool = self.options, int(self.options.pool[option])
-        staying = np.flatnonzero(options.bound & (options.now >= 0))
-        there = options.now[staying][options.pool[options.now[staying]] == pool]
-        left = int(options.capacity[pool]) - int(options.gpus[there].sum())
-        return left < int(options.gpus[option])
 
     def _name(self, option: int) -> str:
         kind = self.pools.pool_type[int(self.options.pool[option])]
@@ -247,6 +258,16 @@ class _Reasons:
                 f"{self.choice.price[pool]:.3g} per GPU"
             )
         return tuple(notes)
+
+
+def _full(options: Options) -> list[bool]:
+    """For each option whether jobs that cannot be moved now leave too few of its GPUs."""
+    staying = options.now[options.bound & (options.now >= 0)]
+    taken = np.bincount(
+        options.pool[staying], weights=options.gpus[staying], minlength=len(options.capacity)
+    )
+    found: list[bool] = ((options.capacity - taken)[options.pool] < options.gpus).tolist()
+    return found
 
 
 def _time(seconds: float) -> str:

@@ -67,6 +67,8 @@ def learn(view: View, state: State) -> ObservedRates:
     measured: dict[str, dict[str, float]] = {}
     rate = jobs.rate
     place = _places(view)
+    places, left, total = place.tolist(), jobs.left.tolist(), jobs.total.tolist()
+    viewed = _there(jobs.rate, place)
     ended, wrong = 0.0, 0.0
     began: dict[int, tuple[float, float]] = {}
     if past:
@@ -75,20 +77,22 @@ def learn(view: View, state: State) -> ObservedRates:
         before = cast(Mapping[str, list[float]], past["jobs"])
         measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
         apart = spread_too_far(view)
+        trains_s = (jobs.since_s + jobs.restart_s).tolist()
         for job in np.flatnonzero((place >= 0) & ~apart).tolist():
             id_ = jobs.ids[job]
             _, where, _, _, since, then = (*before.get(id_, ()), *_NEVER)[:6]
-            if where != place[job] or jobs.since_s[job] + jobs.restart_s[job] > since:
+            if where != places[job] or trains_s[job] > since:
                 continue
             span = view.now - since
             if span < _SPAN_S:
                 began[job] = since, then
-            name, expected = _name(view, int(place[job])), float(jobs.rate[job].flat[place[job]])
+            expected = viewed[job]
             own = measured.get(id_, {})
-            speed = (then - float(jobs.left[job])) / span if span > 0 else 0.0
-            near_end = jobs.left[job] <= max(1.0, 1e-3 * float(jobs.total[job]))
+            speed = (then - left[job]) / span if span > 0 else 0.0
+            near_end = left[job] <= max(1.0, 1e-3 * total[job])
             if near_end or not expected / _PLAUSIBLE < speed < expected * _PLAUSIBLE:
                 continue
+            name = _name(view, places[job])
             if not _counts(speed, own.get(name, expected), span):
                 continue
             measured[id_] = {one: value for one, value in own.items() if one != name}
@@ -96,11 +100,11 @@ def learn(view: View, state: State) -> ObservedRates:
                 measured[id_][name] = speed
         rate = _corrected(view, measured)
     running = np.flatnonzero(place >= 0).tolist()
-    flat = rate.reshape(len(jobs.ids), -1)
+    speeds = _there(rate, place)
     kept = {
         jobs.ids[job]: [
-            float(jobs.left[job]), float(place[job]), float(jobs.total[job]),
-            float(flat[job, place[job]]), *began.get(job, (view.now, float(jobs.left[job]))),
+            left[job], float(places[job]), total[job], speeds[job],
+            *began.get(job, (view.now, left[job])),
         ]
         for job in running
     }  # fmt: skip
@@ -164,6 +168,15 @@ def _places(view: View) -> IntArray:
     place[fits] = kind[fits] * len(counts) + column[fits]
     place[fits] = np.where(jobs.rate[fits, kind[fits], column[fits]] > 0, place[fits], -1)
     return place
+
+
+def _there(rate: FloatArray, place: IntArray) -> list[float]:
+    """Samples/s of each job on its place; without a place any number."""
+    flat = rate.reshape(len(place), -1)
+    if not flat.size:
+        return [0.0] * len(place)
+    found: list[float] = flat[np.arange(len(place)), place].tolist()
+    return found
 
 
 def _name(view: View, place: int) -> str:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
-from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
+from slurm_hadar.policies.allocation import (
+    Allocation,
+    Demand,
+    ResourcePools,
+    demands_of,
+    held_allocations,
+)
 
 _OVERDUE = 0.5
 """A job that did more than declared is assumed to need this fraction of the work done again."""
@@ -55,8 +61,7 @@ def options_of(view: View, pools: ResourcePools, rate: FloatArray, min_stay_s: f
     number = len(pools.spans)
     gpus = np.tile(counts, number)
     pool = np.repeat(np.arange(number, dtype=np.int64), len(counts))
-    held = _held(view, pools)
-    needs = _needs(view)
+    held = held_allocations(view, pools)
     capacity = np.asarray(pools.capacity, dtype=np.int64)
     kinds = np.asarray(pools.pool_type, dtype=np.int64)
     groups = np.asarray(pools.pool_group, dtype=np.int64)
@@ -73,22 +78,10 @@ def options_of(view: View, pools: ResourcePools, rate: FloatArray, min_stay_s: f
     left = np.where(known, left, _UNKNOWN_S * fewest.max(axis=1, initial=0.0))
     seconds = np.clip(left[:, None] / np.where(able, fastest, 1.0), 1.0, _MOST_S)
     seconds = np.where(able, seconds, np.inf)
-    apart: dict[int, IntArray] = {}
-    now: IntArray = np.full(len(jobs.ids), -1, dtype=np.int64)
-    place = {int(count): at for at, count in enumerate(counts.tolist())}
-    for job, allocation in held.items():
-        where = {int(pools.pool[slot]) for slot, _ in allocation}
-        total = sum(count for _, count in allocation)
-        option = -2
-        if len(where) == 1 and total in place:
-            option = next(iter(where)) * len(counts) + place[total]
-        now[job] = option if option >= 0 and np.isfinite(seconds[job, option]) else -2
-        if now[job] == -2:
-            apart[job] = np.zeros(number, dtype=np.int64)
-            for slot, count in allocation:
-                apart[job][pools.pool[slot]] += count
+    taken, now = _present(view, pools, seconds)
+    apart = {job: taken[job] for job in np.flatnonzero(now == -2).tolist()}
     bound = (now != -1) & (~jobs.movable | (view.now - jobs.since_s < min_stay_s) | (now == -2))
-    return Options(gpus, pool, capacity, seconds, left, now, bound, held, needs, apart)
+    return Options(gpus, pool, capacity, seconds, left, now, bound, held, demands_of(view), apart)
 
 
 def believed(left: FloatArray, total: FloatArray) -> FloatArray:
@@ -104,20 +97,23 @@ def believed(left: FloatArray, total: FloatArray) -> FloatArray:
     return result
 
 
-def _held(view: View, pools: ResourcePools) -> dict[int, Allocation]:
-    held: dict[int, list[tuple[int, int]]] = {}
-    for job, node, kind, count in view.jobs.held.tolist():
-        if count > 0:
-            held.setdefault(job, []).append((pools.slot_of[node, kind], count))
-    return {job: tuple(allocation) for job, allocation in held.items()}
-
-
-def _needs(view: View) -> list[Demand]:
-    jobs = view.jobs
-    return [
-        Demand(c, m)
-        for c, m in zip(jobs.cpus_per_gpu.tolist(), jobs.mem_per_gpu_mb.tolist(), strict=True)
-    ]
+def _present(view: View, pools: ResourcePools, seconds: FloatArray) -> tuple[IntArray, IntArray]:
+    """(J, P) GPUs that each job holds, and (J,) the present option as in :class:`Options`."""
+    jobs, counts = len(view.jobs.ids), np.asarray(view.counts, dtype=np.int64)
+    slot = np.full((len(view.nodes.names), len(view.types)), -1, dtype=np.int64)
+    slot[pools.node, pools.gpu_type] = np.arange(len(pools.node))
+    job, node, kind, gpus = view.jobs.held.T
+    taken: IntArray = np.zeros((jobs, len(pools.spans)), dtype=np.int64)
+    np.add.at(taken, (job, pools.pool[slot[node, kind]]), gpus)
+    total = taken.sum(axis=1)
+    now: IntArray = np.where(total > 0, -2, -1)
+    if not len(counts) or not taken.size:
+        return taken, now
+    pool, column = taken.argmax(axis=1), np.searchsorted(counts, total).clip(0, len(counts) - 1)
+    option = pool * len(counts) + column
+    alike = (taken.max(axis=1) == total) & (counts[column] == total)
+    alike &= np.isfinite(seconds[np.arange(jobs), option])
+    return taken, np.where((total > 0) & alike, option, now)
 
 
 def _largest(view: View, pools: ResourcePools, pool: int) -> int:

@@ -166,6 +166,17 @@ def test_what_a_plan_leaves_spare_goes_to_rounds() -> None:
     assert placed.copies == 3 and np.allclose(placed.shares, (4 / 7, 2 / 7, 1 / 7))
 
 
+def test_gpus_that_a_gang_gives_up_are_no_seats_of_its_rounds() -> None:
+    # It cannot run on 2 GPUs alone: on n1 and n2 no task would be its own.
+    held = [[0, 0, 0, 4], [0, 1, 0, 2], [0, 2, 0, 2]]
+    jobs = jobs_of([[[0.0, 2.0, 2.0]]], held=held, max_nodes=4, running=True)
+    jobs = replace(jobs, copies=np.array([4]), tasks=np.array([4]))
+    view = view_of(nodes_of([[4], [4], [4]]), jobs, (2, 4, 8))
+    kept = Placement({"fast": 4}, {"n0": {"fast": 4}})
+    busy = replace(view, nodes=replace(view.nodes, gpus=np.array([[4], [2], [2]])))
+    assert with_dealt_rounds(busy, Plan({"j0": kept})).placements == {"j0": kept}
+
+
 def test_a_large_view_does_not_crash() -> None:
     rng = np.random.default_rng(0)
     rate = rng.choice([0.0, 1.0, 4.0], (2000, 3, 2))

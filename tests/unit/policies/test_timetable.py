@@ -232,6 +232,11 @@ def test_like_jobs_share_a_class_and_the_longest_stand_alone() -> None:
     assert job_classes(seconds, 100).tolist() == list(range(90))
 
 
+def test_classes_are_few_although_the_first_jobs_are_alike() -> None:
+    seconds = np.concatenate([np.full(500, 10.0), np.geomspace(11.0, 1e4, 200)])[:, None]
+    assert 6 < len(set(job_classes(seconds, 12).tolist())) <= 12
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -52,6 +52,16 @@ def test_nothing_measured_means_what_was_expected_and_nearly_linear_scaling() ->
         assert (sd > 0.5).all()
 
 
+def test_a_place_is_predicted_alike_alone_and_among_others() -> None:
+    found = fit_step_times(np.array([[0.7]]), measured(PLACES[:3]))
+    together = found.predict(cells(PLACES))
+    for at, place in enumerate(PLACES):
+        alone = found.predict(cells([place]))
+        assert [float(one[0, 0]) for one in alone] == pytest.approx(
+            [float(one[0, at]) for one in together], rel=1e-12
+        )
+
+
 def test_one_type_tells_of_the_others() -> None:
     # Expected 1 s on the first type and 2 s on the second; it takes 2 s on the first, and scales
     # badly.
