@@ -1,12 +1,13 @@
 """From what one tick sees to what it means to change: the policy, and the guards around it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
@@ -37,6 +38,14 @@ class PolicyAnswer:
     plan: Plan
     explained: Plan
     state: State
+
+    def with_places(self, places: Mapping[str, Placement]) -> "PolicyAnswer":
+        """With other places than the policy's for some jobs."""
+        return PolicyAnswer(
+            surplus.without_surplus(self.plan, places),
+            surplus.without_surplus(self.explained, places),
+            self.state,
+        )
 
 
 @dataclass(frozen=True)

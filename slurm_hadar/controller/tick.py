@@ -12,6 +12,7 @@ from slurm_hadar.controller import price_file
 from slurm_hadar.controller.actuation import apply, reconciliation, repair
 from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
+from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import (
     age_compensation,
     confirm_exchange,
@@ -215,6 +216,10 @@ class Controller:
         messages += shown.faults
         read_s = self._read_s = watch.lap()
         answer = self._decider.ask(shown)
+        returned = surplus.given_back(shown, answer.plan, tick.others, self.config)
+        if returned:
+            shown = replace(shown, returning=frozenset(returned))
+            answer = answer.with_places(returned)
         self._room = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)

@@ -81,6 +81,26 @@ def test_the_number_of_copies_changes_by_an_ordinary_move(make_sandbox, tmp_path
     assert (1, 2) in sizes and (2, 3) in sizes
 
 
+def test_an_ordinary_job_gets_a_node_back_at_once_on_which_a_copy_runs(make_sandbox, tmp_path):
+    """Plain Slurm would have had that node free for it."""
+    site = started(make_sandbox, tmp_path, policy="timetable")
+    # What it trains until the other runs must not be the end of it.
+    site.pace(0.1)
+    samples = 2000
+    id_ = site.train(samples, "fork=1-3 restart_cost=1")
+    site.until(site.runs(id_), ticks=False)
+    site.until(site.trained(id_), ticks=False)
+    site.until(site.runs(id_, *SLOWER))
+    site.until(site.trained(id_, restarts=1), ticks=False)
+    other = site.ordinary("-wc1", "--gres=gpu:1")
+    site.until(site.runs(other))
+    site.until(lambda: site.job(id_).slurm_state == "RUNNING" and site.job(id_).restarts == 2)
+    site.pace(1.0)
+    assert len(site.job(id_).nodes) == 1
+    segments = site.ends_exact(id_, samples)
+    assert {(segment.attempt, segment.gpus) for segment in segments} >= {(2, 3), (3, 1)}
+
+
 def forked(make_sandbox, folder, samples, **options):
     """A training that was submitted for one node and moved to three, and waits again, as its owner
     requeued it: its request is still that of the move."""

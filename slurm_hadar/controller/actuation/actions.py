@@ -89,11 +89,16 @@ def diff(
         )
         if action is None and placement is None:
             deferred[id_] = NOT_STOPPED
-        elif action is not None and id_ in snapshot.staying:
+        elif action is not None and id_ in snapshot.staying and id_ not in snapshot.returning:
             deferred[id_] = f"{movability.CANNOT_MOVE}: {snapshot.staying[id_]}"
         elif action is not None and (node := reserved_node(action, observation)):
             deferred[id_] = f"a reservation of {node} begins before its time limit ends"
-        elif action is not None and placement and (why := slower.why_it_stays(target, plan)):
+        elif (
+            action is not None
+            and placement
+            and id_ not in snapshot.returning
+            and (why := slower.why_it_stays(target, plan))
+        ):
             deferred[id_] = why
         elif action is not None:
             moves.append(action)
@@ -110,6 +115,8 @@ def diff(
             continue
         # Under preempt a move may need what another one leaves, so that one has to be chosen too.
         claimed = places_lost(chosen, under_way, observation, config)
+        # These make way for the very jobs that take their nodes, and keep what those do not need.
+        claimed = {id_: why for id_, why in claimed.items() if id_ not in snapshot.returning}
         left = [action for action in chosen if action.job.id not in claimed]
         claimed |= budget.refused(left)
         deferred |= claimed

@@ -206,6 +206,17 @@ def originals(
     return found | dict(was)
 
 
+def listed_types(
+    job: Job, request: ResourceRequest, observation: Observation, config: Config
+) -> dict[str, str]:
+    """Partition -> its GPU type, of those that a list of the job names: each has one type, which
+    the job accepts. Empty where the job gets no list."""
+    groups = config.partitions.groups if request.of_one_type else {}
+    open_to_it = allowed_partitions(job, request.partitions, observation.partitions, groups)
+    types = types_of(open_to_it, observation)
+    return {n: kind for n, kind in types.items() if accepts(job, request, kind, config)}
+
+
 def _desired_fields(
     job: Job,
     request: ResourceRequest,
@@ -215,11 +226,8 @@ def _desired_fields(
 ) -> Fields:
     kinds = sorted(placement.gpus)
     typed = job.request.typed
-    groups = config.partitions.groups if request.of_one_type else {}
-    open_to_it = allowed_partitions(job, request.partitions, observation.partitions, groups)
     desired: Fields = {}
-    types = types_of(open_to_it, observation) if len(kinds) == 1 else {}
-    accepted = {n: kind for n, kind in types.items() if accepts(job, request, kind, config)}
+    accepted = listed_types(job, request, observation, config) if len(kinds) == 1 else {}
     by_list = bool(accepted)
     if len(kinds) == 1 and not typed and not by_list:
         feature = config.gpu_types[kinds[0]].feature if kinds[0] in config.gpu_types else kinds[0]

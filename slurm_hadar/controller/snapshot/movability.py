@@ -21,7 +21,7 @@ def why_not(
     target: SchedulableJob, observation: Observation, config: Config, past: ControllerHistory
 ) -> str:
     """Why a job may not be moved now; empty where it may."""
-    found = _never(target, observation, config)
+    found = why_never(target, observation, config)
     if found or not target.held:
         return found
     until = _settles_at(target.job, past) + _min_stay_s(target.job, config, past)
@@ -36,7 +36,7 @@ def movable_from_s(
     target: SchedulableJob, observation: Observation, config: Config, past: ControllerHistory
 ) -> float:
     """Time from which it may be moved, s; 0 for one that waits, inf for one that may not."""
-    if _never(target, observation, config):
+    if why_never(target, observation, config):
         return inf
     if not target.held:
         return 0.0
@@ -90,7 +90,7 @@ def _min_stay_s(job: Job, config: Config, past: ControllerHistory) -> float:
     return config.guards.between_moves_s(failed, refused)
 
 
-def _never(target: SchedulableJob, observation: Observation, config: Config) -> str:
+def why_never(target: SchedulableJob, observation: Observation, config: Config) -> str:
     """Why it may not be moved however long it has been where it is; empty where it may."""
     job, declared = target.job, target.job.declaration
     if target.starting:

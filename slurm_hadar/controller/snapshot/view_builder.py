@@ -47,6 +47,9 @@ class Snapshot:
     """GPU types that unmanaged jobs accept beside others: jobs that may be moved keep these."""
     staying: dict[str, str] = field(default_factory=dict)
     """Why each running job may not be moved now, of those that may not."""
+    returning: frozenset[str] = frozenset()
+    """Jobs that give back what they have more than they asked for, since a job that is not managed
+    waits for it."""
     faults: Sequence[str] = ()
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
     returned: Mapping[str, frozenset[str]] = field(default_factory=dict)

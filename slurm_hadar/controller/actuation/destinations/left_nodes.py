@@ -43,7 +43,7 @@ def possible_takers(
                 most = observation.nodes[name].gpus.get(kind, 0)
                 free[name][kind] = min(most, free[name].get(kind, 0) + count)
     free = {name: gpus for name, gpus in free.items() if any(gpus.values())}
-    after = _without(leaving, observation)
+    after = without(leaving, observation)
     found: dict[str, str] = {}
     for job in waiting:
         for name in pending_demand.possible_nodes(job, after, free):
@@ -51,7 +51,7 @@ def possible_takers(
     return found
 
 
-def _without(moved: Sequence[Job], observation: Observation) -> Observation:
+def without(moved: Sequence[Job], observation: Observation) -> Observation:
     """The cluster with the CPUs and the memory free that these running jobs have."""
     ids = {job.id for job in moved}
     stay = {
