@@ -49,8 +49,8 @@ def _auction(value: FloatArray, gpus: IntArray, pool: IntArray, capacity: IntArr
     price, gain = np.zeros(pools), np.zeros(jobs)
     worth = np.where(value > 0, value, -np.inf)
     wants: IntArray = np.full(jobs, -1, dtype=np.int64)
+    # The pool of what a job wants.
     there: IntArray = np.full(jobs, -1, dtype=np.int64)
-    """(J,) pool of what the job wants; -1: nothing."""
     anew = [np.arange(jobs)]
     for _ in range(_SWEEPS):
         cost = gpus * price[pool]
