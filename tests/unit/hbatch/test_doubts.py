@@ -3,17 +3,50 @@ is doubtful, and not a word about what only looks alike."""
 
 import os
 import pwd
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from forks import Forks
 from test_hbatch_program import Place, lines
 
 MODELS = {"models": ["resnet18", "resnet50", "lstm"], "backfill": ["spare"], "chain": ["long"]}
 SINFO = '#!/bin/sh\nprintf "%s\\n" "v1|gpu:v100:4" "v2|gpu:v100:4" "v1|gpu:v100:4" "k1|gpu:k80:4"\n'
 
 
+HBATCH = Path(sys.executable).parent / "hbatch"
+
+
+class ForkedPlace(Place):
+    """Its hbatch is a fork of a process that has imported it: hundreds run here, and what they say
+    does not depend on their start, which ``test_hbatch_program.py`` is about."""
+
+    forks: Forks
+
+    def run(self, *argv, **options):
+        assert not options
+        self.out.unlink(missing_ok=True)
+        started = self.forks.start(HBATCH, argv, self.env, self.folder, text=b"")
+        out, err = started.communicate(60)
+        assert b"Traceback" not in err
+        done: Any = subprocess.CompletedProcess(argv, started.returncode, out, err)
+        done.seen = self.recorded()
+        return done
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks():
+    late = ("additions", "hbatch", "node_fit", "partition_list", "submit_doubts", "wrapper_site")
+    modules = (f"slurm_hadar.cli.{name}" for name in late)
+    with Forks(*modules, "difflib", "json", "subprocess", isolated=True) as ForkedPlace.forks:
+        yield
+
+
 @pytest.fixture
 def place(tmp_path):
-    found = Place(tmp_path)
+    found = ForkedPlace(tmp_path)
     sinfo = found.bin / "sinfo"
     sinfo.write_text(SINFO)
     sinfo.chmod(0o755)

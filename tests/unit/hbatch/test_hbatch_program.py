@@ -23,6 +23,7 @@ from slurm_hadar.exchange.prices import PriceList, mark, write_prices
 from slurm_hadar.sandbox.processes import wait_until
 
 RECORDER = """#!/bin/sh
+[ "$HADAR_WHO_IS_SBATCH" ] && exit
 /bin/cat /proc/$$/cmdline >{out}.argv
 /bin/cat /proc/$$/environ >{out}.env
 {stdin} >{out}.stdin
@@ -31,7 +32,8 @@ RECORDER = """#!/bin/sh
 echo "from sbatch"
 exit {code}
 """
-"""A shell: hundreds of them start, and a Python takes six times as much CPU time."""
+"""A shell: hundreds of them start, and a Python takes six times as much CPU time. hbatch asks each
+script first whether it is hbatch."""
 PLAIN = "#!/bin/sh\necho hi\n"
 DECLARED = "#!/bin/sh\n#SBATCH -J x\n#HADAR model=m gpus=1-4 checkpoint=yes\necho hi\n"
 
