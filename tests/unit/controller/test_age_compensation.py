@@ -1,6 +1,7 @@
 """A list that takes the age from a waiting job's priority is sent so that its place stays."""
 
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import pytest
 from hand_made import NOW, config, decide, dictate, hinted, job, look, observation
@@ -279,32 +280,33 @@ def hints_for(one, ours, nice, excluded, deep, site=SITE):
     return observed, hints(shown, plan, observed, site, {}, nices)
 
 
-@pytest.mark.parametrize("more", [{}, {"mem_per_node_mb": 10**6}], ids=["fits", "unfit"])
-@pytest.mark.parametrize("deep", [False, True], ids=["head", "deep"])
-@pytest.mark.parametrize("excluded", [False, True], ids=["managed", "excluded"])
-@pytest.mark.parametrize("waited_s", [60, 600])
+CASES = list(product((60, 600), (False, True), (False, True), ({}, {"mem_per_node_mb": 10**6})))
+"""For how many seconds the job has waited, whether it is excluded, whether it is deep in the queue,
+and what it asks for besides, with which it fits or does not."""
+
+
 @pytest.mark.parametrize(("was", "nice"), PLACES)
 @pytest.mark.parametrize(("names", "listed"), LISTS)
-def test_no_list_takes_an_age_that_nothing_keeps(
-    names, listed, was, nice, waited_s, excluded, deep, more
-):
+def test_no_list_takes_an_age_that_nothing_keeps(names, listed, was, nice):
     """A list is sent with the Nice for the age, or it waits for the Nice of an exchange."""
     own = replace(listed, was={**listed.was, **was}, time=NOW - 60)
     own = replace(own, wrote={**own.wrote, "Nice": "100"} if was else own.wrote)
-    since = NOW - waited_s
-    one = replace(Slurm(partition=names).shown(), submit_s=since, eligible_s=since, **more)
-    observed, actions = hints_for(one, own, nice, excluded, deep)
-    for action in actions:
-        changes = action.fields.get("Partition", names) != names
-        if "Nice" in action.fields:
-            assert not changes and "Features" not in action.fields
-            assert not action.steering.age_lost
-            # The deadline of a list is that of the list which the job has.
-            assert action.steering.until == own.until
-        elif changes and waited_s == 600:
-            kept = age_compensation.need([action], observed) == [action]
-            # It has another one's place, and its list keeps it from starting.
-            assert kept or (nice and was and "near the head" not in action.reason)
+    for case in CASES:
+        waited_s, excluded, deep, more = case
+        since = NOW - waited_s
+        one = replace(Slurm(partition=names).shown(), submit_s=since, eligible_s=since, **more)
+        observed, actions = hints_for(one, own, nice, excluded, deep)
+        for action in actions:
+            changes = action.fields.get("Partition", names) != names
+            if "Nice" in action.fields:
+                assert not changes and "Features" not in action.fields, case
+                assert not action.steering.age_lost, case
+                # The deadline of a list is that of the list which the job has.
+                assert action.steering.until == own.until, case
+            elif changes and waited_s == 600:
+                kept = age_compensation.need([action], observed) == [action]
+                # It has another one's place, and its list keeps it from starting.
+                assert kept or (nice and was and "near the head" not in action.reason), case
 
 
 def test_a_nice_goes_first_and_the_list_at_the_next_tick():
