@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from slurm_hadar.solvers.matching import cheapest_matching
 
-optimize = pytest.importorskip("scipy.optimize")
-
 
 @given(
     rows=st.integers(1, 12), more=st.integers(0, 20), seed=st.integers(0, 10**6), tie=st.booleans()
 )
 @settings(max_examples=80, deadline=None)
 def test_it_is_as_cheap_as_scipys(rows: int, more: int, seed: int, tie: bool) -> None:
+    # Here, so that only the process that runs this imports it.
+    optimize = pytest.importorskip("scipy.optimize")
     rng = np.random.default_rng(seed)
     cost = rng.uniform(-5.0, 50.0, (rows, rows + more))
     if tie:
