@@ -6,6 +6,7 @@ import getpass
 import os
 import tempfile
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 # For ``./install.sh check``, which is run often. What says its own number keeps it.
-settings.register_profile("quick", settings.get_profile("any machine"), max_examples=15)
+QUICK = "quick"
+settings.register_profile(QUICK, settings.get_profile("any machine"), max_examples=15)
 settings.load_profile("any machine")
 
 
 def pytest_configure(config):
-    """Each of torch's optimizers makes a folder for compiled kernels, for good; we compile none."""
+    """For ``./install.sh check`` each process imports the parts of PyTorch that its tests use: a
+    test that uses another one fails. ``./install.sh test`` has all of it.
+
+    Each of torch's optimizers makes a folder for compiled kernels, for good; we compile none."""
+    is_worker = hasattr(config, "workerinput")
+    if is_worker and config.getoption("hypothesis_profile") == QUICK and find_spec("torch"):
+        import benchmarks.small_torch  # noqa: F401
     kernels = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     if "PYTEST_XDIST_WORKER" not in os.environ and not kernels.exists():
         config.add_cleanup(lambda: _remove_if_empty(kernels))
