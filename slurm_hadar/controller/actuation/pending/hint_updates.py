@@ -18,6 +18,7 @@ from slurm_hadar.controller.actuation.restored_request import (
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
+from slurm_hadar.controller.snapshot.resource_request import keeps_partition
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -201,8 +202,10 @@ def _fields(
         if not (is_same or stays):
             fields["Partition"] = ",".join(names)
             return fields, bool(hint.opened)
-    elif _is_wider(job, steered) and (
-        not excluded or list_updates.would_change_places(job, steered, observation)
+    elif (
+        _is_wider(job, steered)
+        and not keeps_partition(job, steered, config)
+        and (not excluded or list_updates.would_change_places(job, steered, observation))
     ):
         # A list that has sunk back in the queue is left as it is.
         fields.pop("Partition", None)

@@ -12,7 +12,7 @@ from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
-from slurm_hadar.controller.snapshot.resource_request import accepts
+from slurm_hadar.controller.snapshot.resource_request import accepts, keeps_partition
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import far_slower, run_times
 from slurm_hadar.domain.job import Job, JobState
@@ -143,6 +143,8 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
         known.empty,
     )
     job, want, view = target.job, target.request, snapshot.view
+    if keeps_partition(job, observation.steered(job.id), config):
+        return Preference()
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
     types = job_updates.types_of(open_to_it, observation)
