@@ -230,7 +230,8 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
             steered = _steering(found, site)
             declared, fields = with_other_types(found, declared, site, steered)
             doubt = left_out(found, declared, site, steered, fields)
-            if doubt and may_be_moved_there(found, declared, site, steered) and _acts(site):
+            now = time.time()
+            if doubt and may_be_moved_there(found, declared, site, steered, now) and _acts(site):
                 doubt = ""
             doubts += [f"job {found.id}: {doubt}"] if doubt else []
         comment = declaration.merge(found.comment, declared)

@@ -7,6 +7,7 @@ from slurm_hadar.cli.additions import added_constraint
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.observation.access import declared_list
+from slurm_hadar.controller.snapshot.at_risk import may_stop_for_s
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.errors import UsageError
@@ -110,15 +111,19 @@ def _own_list(job: Job, declared: Declaration, config: Config, names: Collection
 
 
 def may_be_moved_there(
-    job: Job, declared: Declaration, config: Config, steered: Steering | None
+    job: Job, declared: Declaration, config: Config, steered: Steering | None, now: float
 ) -> bool:
     """Whether a controller that acts may move a running job to each type that it declares, also to
-    those that :func:`left_out` names."""
+    those that :func:`left_out` names; one with ``checkpoint=restart`` while it may still lose what
+    it has done."""
     ours, groups = steered or Steering(), config.partitions.groups
     want = resource_request(replace(job, declaration=declared), ours, config)
     if job.state is JobState.PENDING or isinstance(want, str):
         return False
-    if not (declared.moves_later and job.requeue) or job.expedited:
+    may_move = declared.moves_later or (
+        declared.may_move and may_stop_for_s(replace(job, declaration=declared), None, now) > 0
+    )
+    if not (may_move and job.requeue) or job.expedited:
         return False
     opened = {one for name in want.partitions for one in groups.get(name, (name,))}
     return want.of_one_type and set(declared_list(declared, config)) <= opened

@@ -31,6 +31,8 @@ def format_plan(plan: SubmitPlan) -> list[str]:
     said = ["Nothing is submitted.", "asks     " + shlex.join(plan.words)]
     if not plan.managed:
         said.append(f"managed  no: {plan.why}")
+    elif plan.alone.refused:
+        said.append("managed  it would be, if Slurm accepted it")
     elif plan.acts:
         said.append(
             "managed  yes: Slurm starts it, and the controller looks at it every "

@@ -109,6 +109,6 @@ def _keep_immovable(view: View, now: RunningCopies, plan: Plan) -> Plan:
             dealt = over(view, job, seats, 0.0)
             if dealt is not None:
                 placements[view.jobs.ids[job]] = dealt_placement(
-                    view, job, dealt, True, "may not be moved"
+                    view, job, dealt, True, "it cannot be moved now"
                 )
     return replace(plan, placements=placements)

@@ -36,7 +36,8 @@ from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
 _REFUSED, _UNANSWERED = "refused", "not answered"
-_UNFIT = f"{_REFUSED}: the job fits nowhere in a partition of that list"
+_UNFIT = "taken; the job fitted nowhere in a partition that it had before"
+"""Slurm took the update. The list before it counts as refused."""
 UNDO, UNDONE = "undo", "its placement could not be carried out; its owner's request is restored"
 """A placement that is taken back, in the journal; see repair."""
 _TAKEN_ALL_THE_SAME = ("partition configuration not available", "node configuration is not")
@@ -248,7 +249,7 @@ def refusals(store: Store) -> dict[str, Refusals]:
     kind = Kind.HINT.value
     counts = store.counts_after(kind, _REFUSED, "done", alike=True)
     last = {job: at_s for job, at_s in store.last_times(kind).items() if job in counts}
-    # Each of these came after a list that Slurm had taken.
+    # Each of these came after a list that Slurm had taken and that did not fit.
     for of_kind, outcome in ((kind, _UNFIT), (UNDO, UNDONE)):
         times = store.last_times(of_kind, outcome)
         for job, number in store.counts_after(of_kind, outcome, "").items():

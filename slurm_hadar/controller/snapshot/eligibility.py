@@ -8,7 +8,11 @@ from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.assumed_work import EarlierJobs, Likeness
 from slurm_hadar.controller.snapshot.chaining import ChainRecord
-from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.resource_request import (
+    ResourceRequest,
+    as_submitted,
+    resource_request,
+)
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.domain.declaration import Declaration
@@ -150,7 +154,7 @@ def schedulable_jobs(
         elif released:
             starting.append((job, want))
         else:
-            targets[job.id] = SchedulableJob(job, want)
+            targets[job.id] = SchedulableJob(job, as_submitted(job, steered, want))
     free = pending_demand.free_now(observation)
     for job, want in starting:
         place = _expected(observation, job.id, free)

@@ -1,9 +1,10 @@
 """What a managed job may be given, read from its request and its declaration."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller.snapshot.constraints import (
     OpaqueConstraint,
@@ -90,10 +91,10 @@ def resource_request(
         return "it keeps other users off its nodes (--exclusive=user, mcs or topo)"
     if not readable(constraint):
         return "only Slurm can read its constraint"
-    nodes = int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
+    nodes = _typed_nodes(job, steered)
     copies = _copies(declaration) if form == "node" else (1, 1)
     if copies[1] > 1:
-        # Its script runs on any number of nodes: what it was submitted with says nothing.
+        # Its script runs on any number of nodes; see also as_submitted.
         nodes = 1
     if form != "node" and not declaration.nodes and (nodes > 1 or job.tasks > 1):
         # Slurm spreads these over as many nodes as it likes; a plan for one node may never fit, and
@@ -125,6 +126,28 @@ def resource_request(
         copies=copies,
         whole=job.whole_nodes,
     )
+
+
+def as_submitted(job: Job, steered: Steering, want: ResourceRequest) -> ResourceRequest:
+    """``want``, of a job that waits for Slurm to start it: until it runs, one with ``fork`` is on
+    as many nodes as its owner typed."""
+    nodes = _typed_nodes(job, steered)
+    if want.copies[1] == 1 or nodes == 1:
+        return want
+    count = want.count * nodes
+    return replace(want, nodes=nodes, most_nodes=nodes, count=count, counts=(count,), copies=(1, 1))
+
+
+def keeps_partition(job: Job, steered: Steering, config: Config) -> bool:
+    """Whether a waiting job keeps the partition that its owner typed since it may run as copies,
+    which may be on nodes of several types; where the policy makes none, one on several nodes."""
+    several = _typed_nodes(job, steered) > 1 or policies.makes_copies(config.controller.policy)
+    return may_have_copies(job) and several
+
+
+def _typed_nodes(job: Job, steered: Steering) -> int:
+    """Nodes that the owner asked for, the least of a range."""
+    return int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
 
 
 def accepts(job: Job, want: ResourceRequest, kind: str, config: Config) -> bool:

@@ -15,7 +15,11 @@ from slurm_hadar.controller.snapshot.eligibility import (
     batch_of,
     profile_key,
 )
-from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
+from slurm_hadar.controller.snapshot.resource_request import (
+    ResourceRequest,
+    as_submitted,
+    resource_request,
+)
 from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.controller.snapshot.view_builder import snapshot_of
 from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
@@ -113,6 +117,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
         rows: list[PlanRow] = []
         want = resource_request(job, Steering(), config)
         if isinstance(want, ResourceRequest):
+            want = as_submitted(job, Steering(), want)
             want = WholeNodes(report.observation).fitted(job, want)
         if not alone.refused and not isinstance(want, str):
             question = _Question(

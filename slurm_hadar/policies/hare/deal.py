@@ -158,10 +158,12 @@ def placement(view: View, job: int, dealing: DealtTasks, stays: bool, cause: str
             f"{some} on {count} x {view.types[kind]} of {view.nodes.names[node]}"
             for some, (node, kind, count) in zip(what, dealing.seats, strict=True)
         ]
-        how = f"tasks of a round dealt {', '.join(parts[:_MOST_NAMED])}"
+        how = "tasks of a round dealt" if dealing.tasks else f"in {len(parts)} copies:"
+        how += f" {', '.join(parts[:_MOST_NAMED])}"
         how += f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
         copies, shares = len(dealing.seats), dealing.shares
-    reason = f"{'stays: ' if stays else ''}{how}; {cause}"
+    stay = "stays " if how.startswith("in ") else "stays: "
+    reason = f"{stay if stays else ''}{how}; {cause}"
     left = float(view.jobs.left[job])
     if dealing.rate > 0 and np.isfinite(left):
         reason += f", {ends(view, job, left / dealing.rate)}"

@@ -232,3 +232,14 @@ def test_a_job_of_a_sandbox_says_of_itself_what_was_done_to_it(context):
     send_hints(ActionContext(cluster, context.store, sandbox), [hint()], NOW)
     ((update,),) = cluster.batches
     assert decode(update.fields["AdminComment"]) == OURS and known(context) is None
+
+
+def test_an_update_that_puts_a_list_right_is_not_called_refused(context):
+    """Slurm took it. The list before counts as a refusal, so that it does not come back at once."""
+    unfit = replace(hint(), job=job(reason="BadConstraints"))
+    send_hints(replace(context, cluster=Cluster(None)), [unfit], NOW)
+    (entry,) = context.store.history("1")
+    assert entry.outcome == (
+        "taken; the job fitted nowhere in a partition that it had before: BadConstraints"
+    )
+    assert apply.refusals(context.store) == {"1": Refusals(1, NOW)}

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import config, decide, job, look, nodes, observation, running
 
+from slurm_hadar import policies
 from slurm_hadar.controller.snapshot.forks import carried_out
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.placement import Placement, Plan
@@ -110,3 +111,21 @@ def test_copies_outside_the_largest_partition_stay_where_they_are():
     one = replace(one, partitions=("k80",), node_count=2)
     found = decide(observation([one], nodes(k1=1, k2=1, v1=2, v2=2)), site=site)
     assert not found.actions and not found.deferred
+
+
+@pytest.mark.parametrize(
+    ("tasks", "how"), [(1, "stays in 2 copies: "), (4, "stays: tasks of a round dealt ")]
+)
+def test_copies_that_cannot_be_moved_now_are_copies(tasks, how):
+    """Only a job with ``tasks`` has the tasks of a round dealt."""
+    site = config("").model_copy(update={"guards": config("").guards.model_copy(
+        update={"min_between_moves_s": 9000.0})})  # fmt: skip
+    declared = Declaration(
+        model="resnet18", types=("any",), checkpoint="yes", fork=(1, 4), tasks=tasks
+    )
+    both = {"v1": {"v100": 1}, "k1": {"k80": 1}}
+    runs = running("1", both, declaration=declared, tasks=2, cpus=2)
+    shown = look(observation([runs], nodes(v1=1, k1=1)), site)
+    plan, _ = policies.get("timetable")(shown.view, {})
+    reason = plan.placements["1"].reason
+    assert reason.startswith(how) and "; it cannot be moved now" in reason

@@ -440,7 +440,8 @@ def test_types_that_only_a_list_said_are_features_once_it_is_taken_back():
 
 
 def test_nothing_but_the_partitions_of_a_waiting_job_is_ever_changed():
-    elastic = job(declaration=replace(ALL, gpus=(1, 2), fork=(1, 2)))
+    elastic = job(declaration=replace(ALL, gpus=(1, 2)))
+    assert hint(job(declaration=replace(ALL, fork=(1, 2))), {"1": {"v100": 2}}) == {}
     assert set(hint(elastic, {"1": {"v100": 2}})) == {"Partition"}
 
 

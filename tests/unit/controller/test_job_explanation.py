@@ -331,3 +331,48 @@ def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, 
     assert any("makes no copies" in note and policy in note for note in notes) is noted
     # A job that declares it gets no other batch, nor another number of GPUs.
     assert not any("no effect" in note for note in notes)
+
+
+def explained(tmp_path, one, decided, **more):
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(
+            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
+        )
+        controller.observe = lambda: observation([one], **more)
+        store.decisions.record([Decision("1", NOW, "waits", decided)])
+        return explanation_of(controller, "1")
+
+
+def test_features_that_contradict_the_declared_types_are_named_with_what_to_type(tmp_path):
+    """The note was "No command restores its request: job 1: an update without fields"."""
+    some = replace(LIST, types=("v100", "p100"), partitions=("gpu",), listed=("v100", "p100"))
+    one = job(
+        declaration=some, partitions=("v100", "p100"), features="k80", reason="BadConstraints"
+    )
+    found = explained(tmp_path, one, "Slurm keeps it waiting: BadConstraints")
+    assert not any("without fields" in note for note in found.notes)
+    (note,) = [note for note in found.notes if "Features=k80" in note]
+    assert note == (
+        "It cannot start: Features=k80 excludes each GPU type that types=v100,p100 accepts; "
+        "run: scontrol update JobId=1 Features="
+    )
+    fits = explained(tmp_path, replace(one, features="v100"), "no GPU is free")
+    assert not any("It cannot start" in note for note in fits.notes)
+
+
+def test_a_partition_of_the_owners_without_an_accepted_type_is_said_to_start_it(tmp_path):
+    """The reason was that no GPU of the accepted types is open to it."""
+    some = replace(LIST, types=("v100", "p100"), partitions=("gpu",), listed=("v100", "p100"))
+    theirs = {"1": Steering(time=NOW, foreign=("Partition",))}
+    one = job(declaration=some, partitions=("k80",), reason="Resources")
+    found = explained(tmp_path, one, "no GPU of p100, v100 is open to it now", steering=theirs)
+    assert (
+        found.reason
+        == found.row.reason.removeprefix("Slurm: Resources; ")
+        == (
+            "Slurm starts it in Partition=k80, as its owner set it, which has no GPU type that "
+            "types=v100,p100 accepts"
+        )
+    )
+    other = replace(one, partitions=("gpu",))
+    assert "is open to it" in explained(tmp_path, other, "is open to it", steering=theirs).reason

@@ -167,6 +167,7 @@ def test_of_a_running_job_the_list_is_that_of_its_former_types():
     assert left_out(replace(one, partitions=("gpu",)), BOTH, SITE, None, ()) == ""
 
 
+NOW = 1_000_000.0
 MOVABLE = replace(BOTH, checkpoint="yes")
 
 
@@ -184,6 +185,8 @@ MOVABLE = replace(BOTH, checkpoint="yes")
         (MOVABLE, {"state": JobState.PENDING}, None, False),
         (replace(MOVABLE, pin=True), {}, None, False),
         (replace(MOVABLE, checkpoint="restart"), {}, None, False),
+        (replace(MOVABLE, checkpoint="restart", lose=600.0), {"start_s": NOW - 60}, None, True),
+        (replace(MOVABLE, checkpoint="restart", lose=600.0), {"start_s": NOW - 700}, None, False),
         (BOTH, {}, None, False),
     ],
 )
@@ -192,7 +195,7 @@ def test_a_running_job_may_be_moved_to_a_type_that_its_list_leaves_out(
 ):
     before = replace(declared, types=("v100",))
     shown = {"state": JobState.RUNNING, "features": "", "partitions": ("volta",), **more}
-    assert may_be_moved_there(job(before, **shown), declared, SITE, steered) == moves
+    assert may_be_moved_there(job(before, **shown), declared, SITE, steered, NOW) == moves
 
 
 @pytest.mark.parametrize(

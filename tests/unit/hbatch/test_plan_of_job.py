@@ -213,6 +213,13 @@ def test_the_text_says_that_slurm_starts_it_and_who_looks_at_it():
     assert "no controller" in line and "ordinary job" in line
 
 
+@pytest.mark.parametrize("acts", [True, False])
+def test_a_job_that_slurm_would_refuse_is_not_said_to_start(acts):
+    said = telling.format_plan(plan(acts=acts, alone=Start(refused="no such node")))
+    assert "managed  it would be, if Slurm accepted it" in said
+    assert "Slurm    would refuse it: no such node" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

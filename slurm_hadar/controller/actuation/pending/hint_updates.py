@@ -5,10 +5,10 @@ that restore its owner's values: of a job that is not steered, and of one that r
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending import list_updates
+from slurm_hadar.controller.actuation.pending import list_updates, queue_head
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.restored_request import (
     limited_to_types,
@@ -18,6 +18,11 @@ from slurm_hadar.controller.actuation.restored_request import (
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
+from slurm_hadar.controller.snapshot.resource_request import (
+    declares,
+    keeps_partition,
+    resource_request,
+)
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -151,7 +156,14 @@ def _update(
     job: Job, hint: Hint, excluded: str, observation: Observation, config: Config
 ) -> Action | None:
     steered = observation.steered(job.id)
-    fields, opened = _fields(job, hint, excluded, observation, config)
+    typed = _typed_again(job, observation, config) if excluded else ()
+    if typed:
+        # It counts as what the owner had from now on.
+        was = {**steered.was, "Partition": ",".join(typed)}
+        steered = replace(steered, was=was)
+        fields, opened = _restored_typed(job, steered, config), False
+    else:
+        fields, opened = _fields(job, hint, excluded, observation, config)
     later = list_updates.comes_later(fields, job, observation)
     if later:
         fields, opened = list_updates.without_list(fields), False
@@ -180,6 +192,32 @@ def _update(
     return Action(Kind.HINT, job, fields, steering, why)
 
 
+def _typed_again(job: Job, observation: Observation, config: Config) -> tuple[str, ...]:
+    """What the owner typed, of a job whose request cannot be steered any more and whose list of
+    partitions omits a type that the owner accepts: it may be the only one that its nodes have."""
+    steered = observation.steered(job.id)
+    if "Partition" in steered.foreign or job.request.typed or job.declaration is None:
+        return ()
+    if not isinstance(resource_request(job, steered, config), str):
+        return ()
+    named, there = {*job.required_nodes}, [*map(observation.partitions.get, job.partitions)]
+    if named and any(one is not None and named <= {*one.nodes} for one in there):
+        return ()
+    typed = queue_head.typed_partitions(job, observation, config)
+    members = group_types(config).get(",".join(typed), {})
+    is_short = any(
+        name not in job.partitions and declares(job.declaration, kind, config)
+        for name, kind in members.items()
+    )
+    return typed if is_short and {*job.partitions} <= {*members} else ()
+
+
+def _restored_typed(job: Job, steered: Steering, config: Config) -> dict[str, str]:
+    """The owner's request, with all the types that its owner accepts."""
+    fields = job_updates.undo_fields(job, steered)
+    return _without_unchanged(within_types(job, steered, fields, config), job)
+
+
 def _fields(
     job: Job, hint: Hint, excluded: str, observation: Observation, config: Config
 ) -> tuple[dict[str, str], bool]:
@@ -201,8 +239,10 @@ def _fields(
         if not (is_same or stays):
             fields["Partition"] = ",".join(names)
             return fields, bool(hint.opened)
-    elif _is_wider(job, steered) and (
-        not excluded or list_updates.would_change_places(job, steered, observation)
+    elif (
+        _is_wider(job, steered)
+        and not keeps_partition(job, steered, config)
+        and (not excluded or list_updates.would_change_places(job, steered, observation))
     ):
         # A list that has sunk back in the queue is left as it is.
         fields.pop("Partition", None)

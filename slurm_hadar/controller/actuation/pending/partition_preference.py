@@ -1,18 +1,19 @@
 """Which partitions a waiting job prefers, in which order, and whether it ends sooner by waiting for
 one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
-from slurm_hadar.controller.snapshot.resource_request import accepts
+from slurm_hadar.controller.snapshot.resource_request import accepts, keeps_partition
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import far_slower, run_times
 from slurm_hadar.domain.job import Job, JobState
@@ -133,6 +134,30 @@ def with_returned(
     return replace(target, request=replace(target.request, partitions=names)), names
 
 
+def _fits_elsewhere(
+    target: SchedulableJob, listed: Collection[str], known: PreferenceInput
+) -> bool:
+    """Whether a job fits in none of the partitions of its list, but in another one that stands for
+    what its owner typed."""
+    job, want, empty = target.job, target.request, known.empty
+    typed = queue_head.typed_partitions(job, known.observation, known.config)
+    members = group_types(known.config).get(",".join(typed), {})
+    if not listed or not members or {*typed} == {*job.partitions}:
+        return False
+    others = [
+        name
+        for name, kind in members.items()
+        if name not in listed
+        and name in known.observation.partitions
+        and accepts(job, want, kind, known.config)
+    ]
+    return (
+        empty.is_clear(target)
+        and not empty.fits(target, listed, some_day=True)
+        and bool(empty.fits(target, others, some_day=True))
+    )
+
+
 def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     """The job's partitions in the order in which it prefers their types; empty where an order says
     nothing."""
@@ -143,9 +168,13 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
         known.empty,
     )
     job, want, view = target.job, target.request, snapshot.view
+    if keeps_partition(job, observation.steered(job.id), config):
+        return Preference()
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
     types = job_updates.types_of(open_to_it, observation)
+    if _fits_elsewhere(target, types, known):
+        return Preference(is_unfit=True)
     if len(types) == 1 and len(job.partitions) > 1 and types.keys() < set(job.partitions):
         # No job starts in the others.
         return Preference(tuple(types))
