@@ -1,6 +1,6 @@
 """What a tick knows before it decides: Slurm's answers, the jobs' own files, what we did before."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from slurm_hadar.config import Config
@@ -56,7 +56,8 @@ class Observer:
         with_nice = {*lent.ours, *self._store.changed("Nice")}
         managed |= {id_: observation.jobs[id_] for id_ in with_nice if id_ in observation.jobs}
         said = self.folder.read(observation.jobs.values())
-        ours, nice_changed = self._done_before(managed, observation.now)
+        closed = [one.name for one in observation.partitions.values() if not one.up]
+        ours, nice_changed = self._done_before(managed, observation.now, closed)
         nodes = self.returned.applied(observation.nodes, observation.now)
         trainers = {job.id for job in idle_nodes.on_idle_nodes(observation, self._config)}
         jobs = self.returned.later(observation.jobs, observation.now, trainers)
@@ -97,7 +98,7 @@ class Observer:
             return jobs, {}
 
     def _done_before(
-        self, managed: Mapping[str, Job], now: float
+        self, managed: Mapping[str, Job], now: float, closed: Collection[str]
     ) -> tuple[dict[str, Steering], frozenset[str]]:
         """What we did to these jobs, less what another user changed since; and those of which it
         was the Nice."""
@@ -109,7 +110,7 @@ class Observer:
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)
         busy = {entry.job for entry in open_entries}
-        left = steering_store.without_foreign(ours, managed, self._config, busy, now)
+        left = steering_store.without_foreign(ours, managed, self._config, busy, now, closed)
         return left, steering_store.nice_changed(ours, managed, self._config, busy)
 
     def _before_opt_out(self, jobs: Mapping[str, Job], now: float) -> dict[str, Steering]:

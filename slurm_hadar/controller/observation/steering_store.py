@@ -17,6 +17,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.store import FILE, Store
 from slurm_hadar.controller.observation.access import submitted_lists
 from slurm_hadar.domain import steering
+from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange import files
@@ -108,17 +109,21 @@ def without_foreign(
     config: Config,
     busy: Collection[str],
     now: float,
+    closed: Collection[str] = (),
 ) -> dict[str, Steering]:
     """With the fields given up that another user has changed since we did, or since hbatch wrote
     them.
 
     ``busy``: jobs with an action under way, of which Slurm may not show yet what was sent.
+    ``closed``: partitions that are not up, which Slurm may have left out of a list at its submit.
     """
     found = dict(ours)
     for id_, job in jobs.items():
         if id_ in busy or (id_ not in ours and job.state is not JobState.PENDING):
             continue
         known = ours.get(id_, _NOTHING)
+        if _was_cut(job, known, closed):
+            found[id_] = known = _cut(job, known)
         changed = changed_by_others(job, known, config, now)
         if changed:
             found[id_] = given_up(known, changed, job)
@@ -127,6 +132,26 @@ def without_foreign(
         elif _has_later_list(job, known):
             found[id_] = replace(known, listed=job.partitions)
     return found
+
+
+def _was_cut(job: Job, known: Steering, closed: Collection[str]) -> bool:
+    """Whether Slurm took the list of a submit without partitions that accept no jobs (DRAIN and
+    INACTIVE), which it does silently: neither its owner nor we changed the list."""
+    declared = job.declaration
+    if declared is None or not declared.partitions or job.restarts or _ours(known, "Partition"):
+        return False
+    left_out = {*declared.listed} - {*job.partitions}
+    rest = tuple(name for name in declared.listed if name not in left_out)
+    return bool(left_out) and left_out <= {*closed} and job.partitions == rest
+
+
+def _cut(job: Job, known: Steering) -> Steering:
+    declared = job.declaration or Declaration()
+    return replace(
+        known,
+        was={**known.was, "Partition": ",".join(declared.partitions)},
+        wrote={**known.wrote, "Partition": ",".join(job.partitions)},
+    )
 
 
 def _has_later_list(job: Job, known: Steering) -> bool:

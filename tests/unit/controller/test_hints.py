@@ -567,6 +567,26 @@ def operators():
     return config('[site]\nrights = "operator"\n[partitions.groups]\ngpu = ["v100", "k80"]\n')
 
 
+def test_a_list_that_slurm_cut_at_the_submit_is_not_its_owners():
+    """It takes a job of several partitions without those that are DRAIN, and says nothing."""
+    listed = ("k80", "v100", "p100")
+    declared = Declaration(types=("any",), partitions=("gpu",), listed=listed)
+    cut = {"1": job(partitions=listed[1:], declaration=declared)}
+    found = steering_store.without_foreign({}, cut, operators(), (), NOW, ("k80",))
+    assert found["1"].was == {"Partition": "gpu"} and not found["1"].foreign
+    # The partition is up again: the list is still the one that was kept.
+    assert steering_store.without_foreign(found, cut, operators(), (), NOW) == found
+    # With the partition up, or in another order, or with one more: it is its owner's.
+    for partitions, closed in (
+        (listed[1:], ()),
+        (("p100", "v100"), ("k80",)),
+        (("v100",), ("k80",)),
+    ):
+        other = {"1": job(partitions=partitions, declaration=declared)}
+        found = steering_store.without_foreign({}, other, operators(), (), NOW, closed)
+        assert found["1"].foreign == ("Partition",)
+
+
 def test_a_field_that_somebody_else_changed_is_his():
     known = {"1": Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "a,b"})}
     for partitions in (("b", "a"), ("gpu",), ("c",)):
