@@ -44,6 +44,8 @@ class Observer:
         self.returned = ReturnedNodes(store, config.moving.after_return_s)
         self.took_over = False
         """Whether another host's controller acted until now: what it kept is in its files."""
+        self.cut: Mapping[str, Steering] = {}
+        """What is to be kept of jobs whose lists Slurm cut at their submit."""
 
     def observe(self, now: float) -> Observation:
         """One bulk query of each kind, and the jobs' own files. ``now``: s since the epoch."""
@@ -109,8 +111,10 @@ class Observer:
         open_entries = self._store.open_entries()
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)
+        self.cut = steering_store.cut_lists(ours, managed, closed)
+        ours |= self.cut
         busy = {entry.job for entry in open_entries}
-        left = steering_store.without_foreign(ours, managed, self._config, busy, now, closed)
+        left = steering_store.without_foreign(ours, managed, self._config, busy, now)
         return left, steering_store.nice_changed(ours, managed, self._config, busy)
 
     def _before_opt_out(self, jobs: Mapping[str, Job], now: float) -> dict[str, Steering]:

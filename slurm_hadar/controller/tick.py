@@ -46,6 +46,7 @@ from slurm_hadar.controller.lock import (
     taken_over,
     takes_over,
 )
+from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.report import TickReport
@@ -114,7 +115,8 @@ class Controller:
         self._observer = Observer(config, cluster, store, own_uid, racks)
         self.rules = self._observer.rules
         self._decider = Decider(config, cluster, store, self.rules, decide or policy.decide)
-        self.learning = Learning(store, rates)
+        with store.readable_errors():
+            self.learning = Learning(store, rates)
         self.gpus = self.learning.gpus
         self._room = True
         self._read_s = 0.0
@@ -209,6 +211,8 @@ class Controller:
         stopped = self._stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
+            for id_, ours in self._observer.cut.items():
+                steering_store.keep(self.config, self.store, id_, ours)
             repair.count_late_moves(context, observation, late)
             done, sent = self._advance_moves(context, observation)
             messages += done

@@ -109,21 +109,17 @@ def without_foreign(
     config: Config,
     busy: Collection[str],
     now: float,
-    closed: Collection[str] = (),
 ) -> dict[str, Steering]:
     """With the fields given up that another user has changed since we did, or since hbatch wrote
     them.
 
     ``busy``: jobs with an action under way, of which Slurm may not show yet what was sent.
-    ``closed``: partitions that are not up, which Slurm may have left out of a list at its submit.
     """
     found = dict(ours)
     for id_, job in jobs.items():
         if id_ in busy or (id_ not in ours and job.state is not JobState.PENDING):
             continue
         known = ours.get(id_, _NOTHING)
-        if _was_cut(job, known, closed):
-            found[id_] = known = _cut(job, known)
         changed = changed_by_others(job, known, config, now)
         if changed:
             found[id_] = given_up(known, changed, job)
@@ -132,6 +128,20 @@ def without_foreign(
         elif _has_later_list(job, known):
             found[id_] = replace(known, listed=job.partitions)
     return found
+
+
+def cut_lists(
+    ours: Mapping[str, Steering], jobs: Mapping[str, Job], closed: Collection[str]
+) -> dict[str, Steering]:
+    """Of jobs whose lists Slurm cut at their submit, what is to be kept, so that the lists do not
+    look as if their owners had changed them. ``closed``: partitions that are not up."""
+    return {
+        id_: _cut(job, ours.get(id_, _NOTHING))
+        for id_, job in jobs.items()
+        if closed
+        and job.state is JobState.PENDING
+        and _was_cut(job, ours.get(id_, _NOTHING), closed)
+    }
 
 
 def _was_cut(job: Job, known: Steering, closed: Collection[str]) -> bool:

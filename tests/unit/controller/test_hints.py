@@ -572,10 +572,11 @@ def test_a_list_that_slurm_cut_at_the_submit_is_not_its_owners():
     listed = ("k80", "v100", "p100")
     declared = Declaration(types=("any",), partitions=("gpu",), listed=listed)
     cut = {"1": job(partitions=listed[1:], declaration=declared)}
-    found = steering_store.without_foreign({}, cut, operators(), (), NOW, ("k80",))
-    assert found["1"].was == {"Partition": "gpu"} and not found["1"].foreign
-    # The partition is up again: the list is still the one that was kept.
+    found = steering_store.cut_lists({}, cut, ("k80",))
+    assert found["1"].was == {"Partition": "gpu"}
     assert steering_store.without_foreign(found, cut, operators(), (), NOW) == found
+    # The partition is up again: the list is still the one that was kept.
+    assert not steering_store.cut_lists(found, cut, ())
     # With the partition up, or in another order, or with one more: it is its owner's.
     for partitions, closed in (
         (listed[1:], ()),
@@ -583,7 +584,8 @@ def test_a_list_that_slurm_cut_at_the_submit_is_not_its_owners():
         (("v100",), ("k80",)),
     ):
         other = {"1": job(partitions=partitions, declaration=declared)}
-        found = steering_store.without_foreign({}, other, operators(), (), NOW, closed)
+        assert not steering_store.cut_lists({}, other, closed)
+        found = steering_store.without_foreign({}, other, operators(), (), NOW)
         assert found["1"].foreign == ("Partition",)
 
 

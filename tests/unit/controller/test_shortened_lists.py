@@ -81,3 +81,22 @@ def test_a_list_with_the_nodes_that_its_owner_names_stays():
 def test_a_list_that_its_owner_wrote_stays():
     theirs = merge("", Steering(time=NOW - 10, foreign=("Partition",)))
     assert hinted(decide(seen(short(**K1, admin_comment=theirs)), {}, SITE)) == {}
+
+
+@pytest.mark.parametrize(
+    "kept", [None, Steering(was={"Partition": "gpu"}, wrote={"Partition": "v100,p100"})]
+)
+def test_a_list_of_partitions_that_are_not_alike_any_more_goes_back(kept):
+    """The job would wait in a partition with another limit than the one that its owner typed."""
+    one = short(admin_comment=merge("", kept) if kept else "")
+    shown = observation([one])
+    assert "1" not in hinted(decide(shown, {}, SITE))
+    limits = {
+        name: replace(part, max_time_s=300.0) if name == "k80" else part
+        for name, part in shown.partitions.items()
+    }
+    other = replace(shown, partitions=limits)
+    assert hinted(decide(other, {}, SITE))["1"] == {"Partition": "gpu"}
+    named = replace(one, declaration=replace(ANY, types=LIST))
+    sent = hinted(decide(replace(other, jobs={"1": named}), {}, SITE))
+    assert sent["1"] == {"Partition": "gpu", "Features": "v100|p100"}

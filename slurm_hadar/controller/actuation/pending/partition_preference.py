@@ -8,7 +8,7 @@ from math import inf
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.pending import queue_head
-from slurm_hadar.controller.observation.access import allowed_partitions
+from slurm_hadar.controller.observation.access import allowed_partitions, unlike_groups
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -134,6 +134,21 @@ def with_returned(
     return replace(target, request=replace(target.request, partitions=names)), names
 
 
+def _is_of_unlike_group(target: SchedulableJob, known: PreferenceInput) -> bool:
+    """Whether its list stands for a partition to which a member is not alike any more, as it has
+    another limit or other users now."""
+    typed = queue_head.typed_partitions(target.job, known.observation, known.config)
+    here, there = {*target.job.partitions}, known.observation.partitions
+    groups = {name: known.config.partitions.groups.get(name, ()) for name in typed}
+    return (
+        len(typed) == 1
+        and here <= {*groups[typed[0]]}
+        and bool(unlike_groups(groups, there))
+        and typed[0] in there
+        and there[typed[0]].up
+    )
+
+
 def _fits_elsewhere(
     target: SchedulableJob, listed: Collection[str], known: PreferenceInput
 ) -> bool:
@@ -173,7 +188,7 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
     types = job_updates.types_of(open_to_it, observation)
-    if _fits_elsewhere(target, types, known):
+    if _is_of_unlike_group(target, known) or _fits_elsewhere(target, types, known):
         return Preference(is_unfit=True)
     if len(types) == 1 and len(job.partitions) > 1 and types.keys() < set(job.partitions):
         # No job starts in the others.
