@@ -152,7 +152,7 @@ tests() {
   fi
   wait "$types"
   # The live tests mostly wait for Slurm. tests/sharing.py says which processes begin with them.
-  exec "$venv/bin/python" -m pytest -n 6 --dist loadfile "$@"
+  exec "$venv/bin/python" -m pytest -n 8 --dist loadfile "$@"
 }
 
 # The releases of a lock file, each with one of its hashes: locked VENV FILE
