@@ -71,8 +71,8 @@ def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
         notes=notes,
     )
     found = plan_submit(submission, config)
-    acts = managed and submit.site is not None and controller_is_active(submit.site, found.now_s)
-    return replace(found, acts=acts)
+    active = managed and submit.site is not None and controller_is_active(submit.site, found.now_s)
+    return replace(found, controller_active=active)
 
 
 class _Questions:

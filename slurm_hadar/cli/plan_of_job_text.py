@@ -28,26 +28,26 @@ def print_text(plan: SubmitPlan) -> None:
 
 def format_plan(plan: SubmitPlan) -> list[str]:
     """What stands above the table."""
-    said = ["Nothing is submitted.", "asks     " + shlex.join(plan.words)]
+    lines = ["Nothing is submitted.", "asks     " + shlex.join(plan.words)]
     if not plan.managed:
-        said.append(f"managed  no: {plan.why}")
+        lines.append(f"managed  no: {plan.why}")
     elif plan.alone.refused:
-        said.append("managed  it would be, if Slurm accepted it")
-    elif plan.acts:
-        said.append(
+        lines.append("managed  it would be, if Slurm accepted it")
+    elif plan.controller_active:
+        lines.append(
             "managed  yes: Slurm starts it, and the controller looks at it every "
             f"{formats.duration(plan.interval_s)}"
         )
     else:
-        said.append(
+        lines.append(
             "managed  later: no controller is acting now, and until one does it is an ordinary job"
         )
     if plan.reason:
         where = job_updates.placement_text(plan.gpus, plan.nodes) if plan.gpus else ""
         has_place = plan.reason.startswith(where)
-        said.append("policy   " + (plan.reason if has_place else f"{where}: {plan.reason}"))
-    said.append("Slurm    " + _alone(plan.alone, plan.now_s))
-    return said + [f"note     {note}" for note in plan.notes]
+        lines.append("policy   " + (plan.reason if has_place else f"{where}: {plan.reason}"))
+    lines.append("Slurm    " + _alone(plan.alone, plan.now_s))
+    return lines + [f"note     {note}" for note in plan.notes]
 
 
 def _alone(start: Start, now_s: float) -> str:
@@ -116,7 +116,7 @@ def plain(plan: SubmitPlan) -> dict[str, object]:
         "argv": list(plan.words),
         "managed": plan.managed,
         "why_not": plan.why,
-        "controller_active": plan.acts,
+        "controller_active": plan.controller_active,
         "now_s": plan.now_s,
         "interval_s": plan.interval_s,
         "time_limit_s": plan.time_limit_s,

@@ -21,12 +21,11 @@ from slurm_hadar.controller.journal.entry import (
 )
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.presentation import move_text
+from slurm_hadar.controller.presentation import excluded_types, move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
-from slurm_hadar.controller.snapshot.resource_request import declares, excludes
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.scheduling_input import done_again_s
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
@@ -94,7 +93,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
     ensure_managed(job)
     # Of one that is left alone by now, the last decision holds no more.
     decision = controller.store.decisions.last().get(id_) if job.managed else None
-    excluded = _in_an_excluded_partition(job, observation, controller.config)
+    excluded = excluded_types.in_an_excluded_partition(job, observation, controller.config)
     if decision is not None and excluded:
         decision = replace(decision, reason=excluded)
     known = controller.gpus.uses_of(job)
@@ -104,7 +103,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         bills.note(job, observation.partitions),
         _no_copies(job.declaration or Declaration(), controller.config),
         _age_not_restored(job, observation, controller.config),
-        _contradicting_features(job, controller.config),
+        excluded_types.contradicting_features(job, controller.config),
     ]
     hints = [hint for hint in hints if hint]
     if job.declaration is not None and job.declaration.may_move:
@@ -143,7 +142,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
 def _no_copies(declared: Declaration, config: Config) -> str:
     """That a policy makes no copies of a job which declares that it may have some; else empty."""
     name, most = config.controller.policy, declared.fork[1]
-    if most == 1 or policies.Trait.COPIES in policies.find(name).uses:
+    if most == 1 or policies.makes_copies(name):
         return ""
     return (
         f"fork={declared.fork[0]}-{most}: it runs alone, since this site's policy {name} makes no "
@@ -161,43 +160,6 @@ def _age_not_restored(job: Job, observation: Observation, config: Config) -> str
     if job.state is JobState.RUNNING:
         return f"A move takes away the age that counts for its place in the queue; {rest}"
     return f"Its requeue took away the age that it had in the queue; {rest}" if job.restarts else ""
-
-
-def _contradicting_features(job: Job, config: Config) -> str:
-    """That the features of a waiting job exclude all GPU types that it declares; else empty."""
-    declared = job.declaration
-    if declared is None or job.state is not JobState.PENDING or job.request.typed:
-        return ""
-    accepted = [kind for kind in config.gpu_types if declares(declared, kind, config)]
-    if not (job.managed and accepted and excludes(job.features, accepted, config)):
-        return ""
-    return (
-        f"It cannot start: Features={job.features} excludes each GPU type that "
-        f"{_type_words(declared)} accepts; run: scontrol update JobId={job.id} Features="
-    )
-
-
-def _type_words(declared: Declaration) -> str:
-    """What it declares of GPU types: ``types=v100,p100``."""
-    shown = declared.assignments()
-    return " ".join(f"{key}={shown[key]}" for key in ("types", "gpu_mem") if key in shown)
-
-
-def _in_an_excluded_partition(job: Job, observation: Observation, config: Config) -> str:
-    """Where a waiting job starts whose owner set partitions that have no GPU type which it
-    accepts; else empty."""
-    declared = job.declaration
-    if declared is None or job.state is not JobState.PENDING or job.request.typed:
-        return ""
-    names = ",".join(job.partitions)
-    kinds = {kind for name in job.partitions for kind in observation.gpu_types.get(name, ())}
-    is_owners = "Partition" in observation.steered(job.id).foreign
-    if not (is_owners and kinds) or any(declares(declared, kind, config) for kind in kinds):
-        return ""
-    return (
-        f"Slurm starts it in Partition={names}, as its owner set it, which has no GPU type that "
-        f"{_type_words(declared)} accepts"
-    )
 
 
 def started_since(job: Job, decision: Decision) -> bool:

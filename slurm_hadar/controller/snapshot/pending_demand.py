@@ -283,6 +283,14 @@ def accepted_by_others(observation: Observation) -> frozenset[str]:
     return frozenset(found)
 
 
+def give(place: Mapping[str, Mapping[str, int]], free: Free) -> None:
+    """Add GPUs (node -> type -> count) to ``free``, on the nodes that it has."""
+    for name, gpus in place.items():
+        for kind, count in gpus.items():
+            if name in free:
+                free[name][kind] = free[name].get(kind, 0) + count
+
+
 def set_aside(gpus: Mapping[str, int], names: Iterable[str], free: Free) -> None:
     """Take GPUs (type -> count) out of ``free`` on these nodes, as far as they are there."""
     names = list(names)

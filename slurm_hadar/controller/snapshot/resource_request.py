@@ -91,7 +91,7 @@ def resource_request(
         return "it keeps other users off its nodes (--exclusive=user, mcs or topo)"
     if not readable(constraint):
         return "only Slurm can read its constraint"
-    nodes = _typed_nodes(job, steered)
+    nodes = typed_nodes(job, steered)
     copies = _copies(declaration) if form == "node" else (1, 1)
     if copies[1] > 1:
         # Its script runs on any number of nodes; see also as_submitted.
@@ -131,7 +131,7 @@ def resource_request(
 def as_submitted(job: Job, steered: Steering, want: ResourceRequest) -> ResourceRequest:
     """``want``, of a job that waits for Slurm to start it: until it runs, one with ``fork`` is on
     as many nodes as its owner typed."""
-    nodes = _typed_nodes(job, steered)
+    nodes = typed_nodes(job, steered)
     if want.copies[1] == 1 or nodes == 1:
         return want
     count = want.count * nodes
@@ -141,11 +141,11 @@ def as_submitted(job: Job, steered: Steering, want: ResourceRequest) -> Resource
 def keeps_partition(job: Job, steered: Steering, config: Config) -> bool:
     """Whether a waiting job keeps the partition that its owner typed since it may run as copies,
     which may be on nodes of several types; where the policy makes none, one on several nodes."""
-    several = _typed_nodes(job, steered) > 1 or policies.makes_copies(config.controller.policy)
+    several = typed_nodes(job, steered) > 1 or policies.makes_copies(config.controller.policy)
     return may_have_copies(job) and several
 
 
-def _typed_nodes(job: Job, steered: Steering) -> int:
+def typed_nodes(job: Job, steered: Steering) -> int:
     """Nodes that the owner asked for, the least of a range."""
     return int(steered.was.get("NumNodes", str(job.node_count)).partition("-")[0])
 

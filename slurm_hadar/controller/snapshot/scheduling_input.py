@@ -135,7 +135,7 @@ def job_arrays(
     restart, own_restart = _restarts(sources, jobs)
     copies = np.array([target.request.copies[1] for target in targets], np.int64)
     # What is too slow on one node may be in time in several copies, where there can be any.
-    forks = policies.Trait.COPIES in policies.find(config.controller.policy).uses
+    forks = policies.makes_copies(config.controller.policy)
     together = copies if forks else np.ones_like(copies)
     reach = np.clip(limits - own_restart, 0.0, 1e12) * together
     if sources.in_limit:

@@ -58,6 +58,15 @@ class Snapshot:
     node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
 
+    def rate(self, id_: str, gpus: Mapping[str, int]) -> float:
+        """Samples/s of a job on GPUs of one type; 0 where they are of several, or not known."""
+        view = self.view
+        ((kind, count), *more) = gpus.items() or (("", 0),)
+        if more or kind not in view.types or count not in view.counts:
+            return 0.0
+        row = view.jobs.rows[id_]
+        return float(view.jobs.rate[row, view.types.index(kind), view.counts.index(count)])
+
 
 def take_snapshot(
     observation: Observation, config: Config, rates: Rates, past: ControllerHistory

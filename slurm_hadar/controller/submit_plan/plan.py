@@ -75,12 +75,12 @@ class PlanRow:
 @dataclass(frozen=True, slots=True)
 class SubmitPlan:
     """All that is shown. ``gpus``, ``nodes``, ``reason``: where the policy expects it to start now.
-    ``acts``: a controller acts, one tick every ``interval_s``."""
+    ``controller_active``: a controller acts, one tick every ``interval_s``."""
 
     words: Sequence[str]
     managed: bool
     why: str
-    acts: bool
+    controller_active: bool
     alone: Start
     now_s: float
     interval_s: float = 0.0
@@ -93,7 +93,7 @@ class SubmitPlan:
 
 
 def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
-    """Ask Slurm and the policy about it. ``acts`` is left open.
+    """Ask Slurm and the policy about it. ``controller_active`` is left open.
 
     Raises HadarError where Slurm does not answer.
     """
@@ -132,7 +132,7 @@ def plan_submit(submission: Submission, config: Config) -> SubmitPlan:
         words=submission.words,
         managed=submission.managed,
         why=submission.why,
-        acts=False,
+        controller_active=False,
         alone=alone,
         now_s=report.observation.now,
         interval_s=config.controller.interval_s,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar import config
-from slurm_hadar.cli import plan_of_job_text as telling
+from slurm_hadar.cli.plan_of_job_text import format_plan, print_json, print_text
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.snapshot.resource_request import resource_request
@@ -188,7 +188,7 @@ def row(**changes):
 
 def plan(*rows, **changes):
     fields = {
-        "words": ["sbatch", "a b.sh"], "managed": True, "why": "", "acts": True,
+        "words": ["sbatch", "a b.sh"], "managed": True, "why": "", "controller_active": True,
         "alone": Start(NOW, "v1", "gpu"), "now_s": NOW, "interval_s": 60.0, "rows": rows,
         "gpus": {"v100": 1}, "nodes": ("v1",), "reason": "1 x v100 on v1: it is fastest",
     }  # fmt: skip
@@ -196,28 +196,26 @@ def plan(*rows, **changes):
 
 
 def test_the_text_names_the_place_once_and_what_is_unknown():
-    said = telling.format_plan(plan(row()))
-    assert "asks     sbatch 'a b.sh'" in said
-    assert "policy   1 x v100 on v1: it is fastest" in said
-    assert "policy   1 x v100 on v1: soon" in telling.format_plan(plan(reason="soon"))
-    assert any(
-        "no: alone" in line for line in telling.format_plan(plan(managed=False, why="alone"))
-    )
+    lines = format_plan(plan(row()))
+    assert "asks     sbatch 'a b.sh'" in lines
+    assert "policy   1 x v100 on v1: it is fastest" in lines
+    assert "policy   1 x v100 on v1: soon" in format_plan(plan(reason="soon"))
+    assert any("no: alone" in line for line in format_plan(plan(managed=False, why="alone")))
 
 
 def test_the_text_says_that_slurm_starts_it_and_who_looks_at_it():
-    assert any(
-        "Slurm starts it" in line and "1 min" in line for line in telling.format_plan(plan())
-    )
-    (line,) = [line for line in telling.format_plan(plan(acts=False)) if line.startswith("managed")]
+    assert any("Slurm starts it" in line and "1 min" in line for line in format_plan(plan()))
+    (line,) = [
+        line for line in format_plan(plan(controller_active=False)) if line.startswith("managed")
+    ]
     assert "no controller" in line and "ordinary job" in line
 
 
-@pytest.mark.parametrize("acts", [True, False])
-def test_a_job_that_slurm_would_refuse_is_not_said_to_start(acts):
-    said = telling.format_plan(plan(acts=acts, alone=Start(refused="no such node")))
-    assert "managed  it would be, if Slurm accepted it" in said
-    assert "Slurm    would refuse it: no such node" in said
+@pytest.mark.parametrize("active", [True, False])
+def test_a_job_that_slurm_would_refuse_is_not_said_to_start(active):
+    lines = format_plan(plan(controller_active=active, alone=Start(refused="no such node")))
+    assert "managed  it would be, if Slurm accepted it" in lines
+    assert "Slurm    would refuse it: no such node" in lines
 
 
 @pytest.mark.parametrize(
@@ -232,13 +230,13 @@ def test_a_job_that_slurm_would_refuse_is_not_said_to_start(acts):
     ],
 )
 def test_the_table(changes, says, capsys):
-    telling.print_text(plan(row(**changes)))
+    print_text(plan(row(**changes)))
     assert says in capsys.readouterr().out
 
 
 def test_the_json_has_units_and_null_for_what_is_not_known(capsys):
     unknown = row(samples_per_s=None, takes_s=None, finish_s=None, start=Start(refused="no"))
-    telling.print_json(plan(unknown, reason="", managed=False))
+    print_json(plan(unknown, reason="", managed=False))
     result = json.loads(capsys.readouterr().out)["result"]
     assert result["policy"] is None and result["submitted"] is False
     (one,) = result["types"]

@@ -72,7 +72,7 @@ def places_lost(
         joint = left_nodes.possible_takers(leaving, under_way, waiting, observation, left)
     else:
         for action in moves:
-            _add(left, placed(action.job, observation.nodes))
+            pending_demand.give(placed(action.job, observation.nodes), left)
             beside.add(action.job)
         waiting, more = _serve(waiting, observation, left)
         takers |= more
@@ -82,7 +82,7 @@ def places_lost(
             continue
         own = {} if config.guards.preempt else placed(action.job, observation.nodes)
         there = {name: dict(gpus) for name, gpus in left.items()}
-        _add(there, own)
+        pending_demand.give(own, there)
         _, later = _serve(waiting, observation, there)
         place = action.placement.nodes or _anywhere(action.placement, there)
         later |= {name: joint[name] for name in place if name in joint}
@@ -119,13 +119,6 @@ def _not_free(taker: str, planned: Collection[str]) -> str:
     if planned:
         return f"Slurm keeps {min(planned)} for a job ahead (PLANNED)"
     return "these GPUs are not free yet"
-
-
-def _add(free: pending_demand.Free, more: Place) -> None:
-    for name, gpus in more.items():
-        for kind, count in gpus.items():
-            if name in free:
-                free[name][kind] = free[name].get(kind, 0) + count
 
 
 def _serve(

@@ -58,10 +58,7 @@ def _left_by(stopped: Sequence[Job], observation: Observation) -> pending_demand
     """What is free when these jobs have left."""
     free = pending_demand.free_now(observation)
     for job in stopped:
-        for name, gpus in placed(job, observation.nodes).items():
-            for kind, count in gpus.items():
-                if name in free:
-                    free[name][kind] = free[name].get(kind, 0) + count
+        pending_demand.give(placed(job, observation.nodes), free)
     return free
 
 

@@ -1,8 +1,6 @@
 """For whose jobs a running job goes to a place where it is slower (``guards.slower_for``)."""
 
-from collections.abc import Mapping
-
-from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, by_type
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.placement import Placement, Plan
@@ -29,23 +27,9 @@ class SlowerPlaces:
 
     def _is_slower(self, target: SchedulableJob, place: Placement) -> bool:
         """Whether it is, or may be, as speeds on several types together are not known."""
-        held: dict[str, int] = {}
-        for gpus in target.held.values():
-            for kind, count in gpus.items():
-                held[kind] = held.get(kind, 0) + count
-        now, then = (self._rate(target.job.id, gpus) for gpus in (held, place.gpus))
+        held = by_type(target.held)
+        now, then = (self._snapshot.rate(target.job.id, gpus) for gpus in (held, place.gpus))
         return not (now and then) or then < _SAME * now
-
-    def _rate(self, id_: str, gpus: Mapping[str, int]) -> float:
-        """Samples/s of the job; 0 where they are not known."""
-        view = self._snapshot.view
-        if len(gpus) != 1:
-            return 0.0
-        ((kind, count),) = gpus.items()
-        if kind not in view.types or count not in view.counts:
-            return 0.0
-        row = view.jobs.rows[id_]
-        return float(view.jobs.rate[row, view.types.index(kind), view.counts.index(count)])
 
     def _coming_there(self, target: SchedulableJob, plan: Plan) -> list[Job]:
         """The jobs that come to the nodes that it leaves."""

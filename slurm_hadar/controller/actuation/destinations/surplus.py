@@ -15,6 +15,7 @@ from slurm_hadar.controller.actuation.destinations.left_nodes import without
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob, by_type
+from slurm_hadar.controller.snapshot.resource_request import typed_nodes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan
@@ -67,8 +68,7 @@ def _asked(target: SchedulableJob, observation: Observation) -> int:
     """GPUs with which Slurm would start the job as it was submitted."""
     if target.request.copies[1] == 1:
         return target.request.count
-    submitted = observation.steered(target.job.id).was.get("NumNodes", "")
-    nodes = int(submitted.partition("-")[0] or target.job.node_count)
+    nodes = typed_nodes(target.job, observation.steered(target.job.id))
     return target.request.count * max(1, nodes)
 
 
@@ -93,7 +93,8 @@ def _is_nearly_done(target: SchedulableJob, snapshot: Snapshot) -> bool:
 def _parts(target: SchedulableJob, asked: int, snapshot: Snapshot) -> Iterator[Place]:
     """The parts of its nodes that are as much as it asked for, the fastest first."""
     if target.request.copies[1] > 1:
-        names = sorted(target.held, key=lambda one: -_speed(target, one, snapshot))
+        id_ = target.job.id
+        names = sorted(target.held, key=lambda one: -snapshot.rate(id_, target.held[one]))
         for some in islice(combinations(names, asked // target.request.count), _MOST_PARTS):
             yield {name: target.held[name] for name in some}
         return
@@ -106,16 +107,6 @@ def _parts(target: SchedulableJob, asked: int, snapshot: Snapshot) -> Iterator[P
             kept[name] = {kind: min(left, count)}
             left -= count
     yield kept
-
-
-def _speed(target: SchedulableJob, name: str, snapshot: Snapshot) -> float:
-    """Samples/s of one copy on a node that it has; 0 where they are not known."""
-    view = snapshot.view
-    ((kind, count), *more) = target.held[name].items()
-    if more or kind not in view.types or count not in view.counts:
-        return 0.0
-    row = view.jobs.rows[target.job.id]
-    return float(view.jobs.rate[row, view.types.index(kind), view.counts.index(count)])
 
 
 @dataclass(frozen=True)
@@ -175,10 +166,9 @@ class _Scene:
 def _with(free: pending_demand.Free, held: Place, but: Place | None = None) -> pending_demand.Free:
     """``free`` and what is held but for a part of it."""
     found = {name: dict(gpus) for name, gpus in free.items()}
-    for place, sign in ((held, 1), (but or {}, -1)):
-        for name in place.keys() & found.keys():
-            for kind, count in place[name].items():
-                found[name][kind] = found[name].get(kind, 0) + sign * count
+    pending_demand.give(held, found)
+    for name, gpus in (but or {}).items():
+        pending_demand.set_aside(gpus, [name], found)
     return found
 
 

@@ -134,40 +134,29 @@ def with_returned(
     return replace(target, request=replace(target.request, partitions=names)), names
 
 
-def _is_of_unlike_group(target: SchedulableJob, known: PreferenceInput) -> bool:
-    """Whether its list stands for a partition to which a member is not alike any more, as it has
-    another limit or other users now."""
-    typed = queue_head.typed_partitions(target.job, known.observation, known.config)
-    here, there = {*target.job.partitions}, known.observation.partitions
-    groups = {name: known.config.partitions.groups.get(name, ()) for name in typed}
-    return (
-        len(typed) == 1
-        and here <= {*groups[typed[0]]}
-        and bool(unlike_groups(groups, there))
-        and typed[0] in there
-        and there[typed[0]].up
-    )
-
-
-def _fits_elsewhere(
+def _fits_typed_only(
     target: SchedulableJob, listed: Collection[str], known: PreferenceInput
 ) -> bool:
-    """Whether a job fits in none of the partitions of its list, but in another one that stands for
-    what its owner typed."""
+    """Whether the list does not serve a job any more that its owner's partition may serve: a member
+    of the group has another limit or other users now, or the job fits in none of the list, but in
+    another member."""
     job, want, empty = target.job, target.request, known.empty
-    typed = queue_head.typed_partitions(job, known.observation, known.config)
-    members = group_types(known.config).get(",".join(typed), {})
-    if not listed or not members or {*typed} == {*job.partitions}:
+    there, config = known.observation.partitions, known.config
+    typed = queue_head.typed_partitions(job, known.observation, config)
+    name, members = ",".join(typed), group_types(config).get(",".join(typed), {})
+    if not members or {*typed} == {*job.partitions}:
         return False
+    is_listed = {*job.partitions} <= members.keys() and name in there and there[name].up
+    if is_listed and unlike_groups({name: config.partitions.groups[name]}, there):
+        return True
     others = [
-        name
-        for name, kind in members.items()
-        if name not in listed
-        and name in known.observation.partitions
-        and accepts(job, want, kind, known.config)
+        one
+        for one, kind in members.items()
+        if one not in listed and one in there and accepts(job, want, kind, config)
     ]
     return (
-        empty.is_clear(target)
+        bool(listed)
+        and empty.is_clear(target)
         and not empty.fits(target, listed, some_day=True)
         and bool(empty.fits(target, others, some_day=True))
     )
@@ -188,7 +177,7 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
     types = job_updates.types_of(open_to_it, observation)
-    if _is_of_unlike_group(target, known) or _fits_elsewhere(target, types, known):
+    if _fits_typed_only(target, types, known):
         return Preference(is_unfit=True)
     if len(types) == 1 and len(job.partitions) > 1 and types.keys() < set(job.partitions):
         # No job starts in the others.
