@@ -38,6 +38,7 @@ class Slurm:
     nice: int = 100
     partition: str = "gpu"
     accrue_s: float = SINCE
+    since: float = SINCE
     age: int = 0
     state: JobState = JobState.PENDING
     held: bool = False
@@ -45,7 +46,8 @@ class Slurm:
     later: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.age = round(self.now - self.lag_s - SINCE)
+        self.accrue_s = self.since
+        self.age = round(self.now - self.lag_s - self.since)
 
     @property
     def priority(self):
@@ -61,8 +63,8 @@ class Slurm:
             nice=self.nice,
             held=self.held,
             accrue_s=self.accrue_s,
-            submit_s=SINCE,
-            eligible_s=SINCE,
+            submit_s=self.since,
+            eligible_s=self.since,
         )
 
     def read_priorities(self):
@@ -80,14 +82,14 @@ class Slurm:
             self.partition, self.accrue_s, self.age = fields["Partition"], 0.0, 0
             self.found_s = self.now + self.finds_s
         elif self.accrue_s:
-            self.age = round(self.now - SINCE)
+            self.age = round(self.now - self.since)
         self.observation.append(self.priority)
         return [None]
 
     def sleep(self, for_s):
         self.now += for_s
         if not self.accrue_s and self.now >= self.found_s:
-            self.accrue_s = SINCE
+            self.accrue_s = self.since
         for change in self.later:
             change(self)
         self.observation.append(self.priority)
@@ -238,6 +240,34 @@ def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept
     assert hinted(decide(replace(shown, keeps_ages=True), {}, SITE)) == {"1": {"Partition": LIST}}
 
 
+@pytest.mark.parametrize("more", [{"array_tasks": "3-9"}, {}])
+def test_no_list_takes_the_age_of_a_young_job_that_nothing_keeps(more):
+    """One that comes meanwhile with a little more priority would start first."""
+    one = replace(Slurm().shown(), submit_s=NOW - 60, eligible_s=NOW - 60, **more)
+    shown = replace(observation([one]), age=AGE, keeps_ages=bool(more))
+    assert hinted(decide(shown, {}, SITE)) == {}
+    fresh = replace(one, submit_s=NOW - 0.5, eligible_s=NOW - 0.5)
+    shown = replace(observation([fresh]), age=AGE, keeps_ages=bool(more))
+    assert hinted(decide(shown, {}, SITE)) == {"1": {"Partition": LIST}}
+
+
+def test_a_young_job_keeps_its_priority(store, tmp_path):
+    slurm = Slurm(lag_s=30.0, since=NOW - 90)
+    before = slurm.priority
+    sent, aged = tick(slurm, store, tmp_path)
+    assert len(aged) == 1 and not sent.refused and slurm.partition == LIST and slurm.nice == 100
+    assert min(slurm.observation) == before
+
+
+def test_a_job_whose_age_was_never_counted_gets_its_list_at_once(store, tmp_path):
+    """Its priority has no age that the update could take, however soon Slurm counts all."""
+    slurm = Slurm(lag_s=60.0, since=NOW - 60)
+    before = slurm.priority
+    sent, _ = tick(slurm, store, tmp_path)
+    assert slurm.partition == LIST and slurm.observation == [before] and not sent.refused
+    assert not kept(store).age_lost
+
+
 @pytest.mark.parametrize(("ahead", "sent"), [(1000, False), (1199, False), (1201, True)])
 def test_it_passes_no_other_in_the_end(ahead, sent):
     """Slurm counts its age of that moment, and others' every 300 s."""
@@ -303,7 +333,7 @@ def test_no_list_takes_an_age_that_nothing_keeps(names, listed, was, nice):
                 assert not action.steering.age_lost, case
                 # The deadline of a list is that of the list which the job has.
                 assert action.steering.until == own.until, case
-            elif changes and waited_s == 600:
+            elif changes:
                 kept = age_compensation.need([action], observed) == [action]
                 # It has another one's place, and its list keeps it from starting.
                 assert kept or (nice and was and "near the head" not in action.reason), case

@@ -93,7 +93,7 @@ def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
     waits = job(
         declaration=replace(ALL, partitions=("gpu",)), partitions=tuple(partitions.split(","))
     )
-    down = replace(observation([waits]), partitions=closed("k80"), age=ENFORCED)
+    down = replace(observation([waits]), partitions=closed("k80"))
     done = decide(down, {}, SITE)
     assert hinted(done)["1"] == {"Partition": "v100,p100"}
     later = replace(after(down, done), now=NOW + 1000, age=ENFORCED)
@@ -136,10 +136,9 @@ FREE = AgePriority(weight=10_000, most_s=10_000.0, period_s=300.0)
 @pytest.mark.parametrize(
     ("age", "waited_s", "other", "sent"),
     [
-        (ENFORCED, 60, 900, True),
-        (ENFORCED, 60, 950, False),
-        (ENFORCED, 60, 1000, False),
-        (ENFORCED, 60, 1001, True),
+        (ENFORCED, 0.5, 1000, True),
+        (ENFORCED, 60, 1, False),
+        (ENFORCED, 60, 1001, False),
         (ENFORCED, 600, 1, False),
         (AgePriority(1000, 604_800.0, is_forgotten=True), 60, 1000, True),
         (FREE, 600, 1000, True),
