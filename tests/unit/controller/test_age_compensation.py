@@ -140,6 +140,28 @@ def test_its_priority_never_changes_until_its_age_counts_again(store, tmp_path):
     ).actions
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_job_with_the_place_of_another_keeps_that(store, tmp_path, dies):
+    slurm = Slurm()
+    before = slurm.priority
+    ours = Steering(was={"Nice": "0", "Partition": "gpu"}, wrote={"Nice": "100", "Partition": LIST})
+    one = slurm.shown()
+    action = Action(Kind.HINT, one, {"Partition": LIST}, replace(ours, age_lost=True), "it fits")
+    shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
+    assert age_compensation.need([action], shown) == [action]
+    context = ActionContext(slurm, store, config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n'),
+                            clock=lambda: slurm.now)  # fmt: skip
+    if dies:
+        slurm.later = [lambda _: 1 / 0]
+        with pytest.raises(ZeroDivisionError):
+            age_compensation.send(context, [action], shown, slurm.sleep)
+        assert kept(store).was["Nice"] == "0" and kept(store).wrote["Nice"] == "-440"
+        return
+    assert not age_compensation.send(context, [action], shown, slurm.sleep).refused
+    assert slurm.partition == LIST and slurm.nice == 100 and min(slurm.observation) == before
+    assert kept(store).was["Nice"] == "0" and kept(store).wrote["Nice"] == "100"
+
+
 @pytest.mark.parametrize(("lag_s", "sent"), [(270.0, True), (280.0, False), (400.0, False)])
 def test_nothing_is_sent_where_slurm_counts_all_ages_soon(store, tmp_path, lag_s, sent):
     """It would count this one beside the Nice that stands for it."""
@@ -218,8 +240,10 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
     [
         ({}, Steering(), True),
         ({"array_tasks": "3-9"}, Steering(), False),
-        # It has another job's place, or its author's.
-        ({}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), False),
+        # Another job's place in the queue.
+        ({}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), True),
+        # The Nice for the age that its requeue took, and one of another user's.
+        ({"restarts": 1}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), False),
         ({}, Steering(foreign=("Nice",)), False),
     ],
 )
@@ -335,8 +359,7 @@ def test_no_list_takes_an_age_that_nothing_keeps(names, listed, was, nice):
                 assert action.steering.until == own.until, case
             elif changes:
                 kept = age_compensation.need([action], observed) == [action]
-                # It has another one's place, and its list keeps it from starting.
-                assert kept or (nice and was and "near the head" not in action.reason), case
+                assert kept, case
 
 
 def test_a_nice_goes_first_and_the_list_at_the_next_tick():

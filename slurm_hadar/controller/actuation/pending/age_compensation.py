@@ -114,7 +114,7 @@ def _with_age(action: Action, points: int) -> Action:
         fields={**action.fields, "Nice": nice},
         steering=replace(
             ours,
-            was={**ours.was, "Nice": str(action.job.nice)},
+            was={"Nice": str(action.job.nice), **ours.was},
             wrote={**ours.wrote, "Nice": nice},
         ),
     )
@@ -134,14 +134,18 @@ def _is_ours(job: Job | None, action: Action) -> bool:
 
 def _own_again(action: Action, job: Job) -> Action:
     """``job``: as it is now."""
-    ours = replace(_without_nice(action), age_lost=not job.accrue_s)
+    before, ours = action.job.nice, replace(action.steering, age_lost=not job.accrue_s)
+    if ours.was["Nice"] == str(before):
+        ours = _without_nice(ours)
+    else:
+        # That of an exchange.
+        ours = replace(ours, wrote={**ours.wrote, "Nice": str(before)})
     why = "Slurm has found the age again that the other list had taken"
     why = "it is held, and Slurm counts its age anew at its release" if job.held else why
-    return Action(Kind.HINT, job, {"Nice": action.steering.was["Nice"]}, ours, why)
+    return Action(Kind.HINT, job, {"Nice": str(before)}, ours, why)
 
 
-def _without_nice(action: Action) -> Steering:
-    ours = action.steering
+def _without_nice(ours: Steering) -> Steering:
     return replace(
         ours,
         was={key: value for key, value in ours.was.items() if key != "Nice"},

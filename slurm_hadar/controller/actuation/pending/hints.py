@@ -161,11 +161,9 @@ def _taken_back(
             fields = restored_where_it_fits(job, steered, fields, config)
         else:
             fields = within_types(job, steered, fields, config, keeps_list=False)
-        loses = why == _BEHIND and list_updates.would_lose_place(job, observation)
         if (
-            loses
             # It gets its Nice as a job that nothing is taken back from.
-            or list_updates.comes_later(fields, job, observation)
+            list_updates.comes_later(fields, job, observation)
             or not job_updates.differing(job, fields)
         ):
             continue

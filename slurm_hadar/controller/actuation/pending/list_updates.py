@@ -29,12 +29,13 @@ def would_change_places(job: Job, steered: Steering, observation: Observation) -
 
 
 def can_keep_age(job: Job, observation: Observation) -> bool:
-    """Whether the job keeps its place while an update takes its age: its Nice is its owner's, and
-    may be another one for some seconds (:mod:`.age_compensation`). An array's is that of all its
-    tasks."""
+    """Whether the job keeps its place while an update takes its age: its Nice may be another one
+    for some seconds (:mod:`.age_compensation`). An array's is that of all its tasks, and after a
+    requeue it may stand for the age that was lost by that."""
     ours = observation.steered(job.id)
-    own = "Nice" not in ours.was and "Nice" not in ours.foreign
-    return observation.keeps_ages and own and not job.array_tasks
+    requeued = "Nice" in ours.was and job.restarts > 0
+    others = requeued or "Nice" in ours.foreign
+    return observation.keeps_ages and not others and not job.array_tasks
 
 
 def comes_later(fields: Mapping[str, str], job: Job, observation: Observation) -> bool:
@@ -51,13 +52,6 @@ def comes_later(fields: Mapping[str, str], job: Job, observation: Observation) -
 def without_list(fields: Mapping[str, str]) -> dict[str, str]:
     """``fields`` without the list, and without the features that go with it."""
     return {key: value for key, value in fields.items() if key not in ("Partition", "Features")}
-
-
-def would_lose_place(job: Job, observation: Observation) -> bool:
-    """Whether an update of its partitions takes the age of a job with another one's place in the
-    queue, for which no Nice can stand."""
-    has_others = observation.keeps_ages and "Nice" in observation.steered(job.id).was
-    return has_others and takes_age(job, observation)
 
 
 def notes(staying: Collection[str]) -> dict[str, str]:
