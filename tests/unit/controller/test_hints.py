@@ -83,25 +83,52 @@ def test_a_partition_that_starts_no_jobs_leaves_the_list(inactive):
     waits = job(declaration=replace(ALL, partitions=("gpu",)),
                 partitions=("v100", "p100", "k80"), reason="PartitionInactive")  # fmt: skip
     shown = replace(observation([waits]), partitions=closed(*inactive))
-    left = ",".join(name for name in waits.partitions if name not in inactive)
-    assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": left}
+    done = decide(shown, {}, SITE)
+    assert hinted(done)["1"] == {"Partition": "gpu"}
+    assert hinted(decide(after(shown, done), {}, SITE)) == {}
+    # Slurm cut it at the submit, where hbatch recorded the whole list.
+    listed = replace(waits.declaration, listed=waits.partitions)
+    left = tuple(name for name in waits.partitions if name not in inactive)
+    kept = record({"Partition": "gpu"}, {"Partition": ",".join(left)})
+    cut = replace(waits, declaration=listed, partitions=left, admin_comment=kept)
+    for reason, down in (("Resources", inactive), ("PartitionDown", {*inactive, *left})):
+        for more in ({}, {"age": ENFORCED}):
+            shown = observation([replace(cut, reason=reason)])
+            shown = replace(shown, partitions=closed(*down), **more)
+            assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "gpu"}
+
+
+def test_a_closed_partition_of_a_type_that_the_job_does_not_use_changes_nothing():
+    """It names other types, or is far slower there."""
+    for declared in (replace(ALL, types=("v100", "p100")), ANY):
+        waits = job(declaration=replace(declared, partitions=("gpu",)), partitions=("gpu",))
+        shown = replace(observation([waits]), partitions=closed("k80"))
+        assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "v100,p100"}
+
+
+def test_in_its_owners_partition_it_waits_for_the_types_that_it_names():
+    some = replace(ALL, types=("v100", "k80"), partitions=("gpu",), listed=("v100", "k80"))
+    kept = record({"Partition": "gpu"}, {"Partition": "v100"})
+    waits = job(declaration=some, partitions=("v100",), admin_comment=kept)
+    shown = replace(observation([waits]), partitions=closed("k80"))
+    assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "gpu", "Features": "v100|k80"}
 
 
 @pytest.mark.parametrize("partitions", ["v100,p100,k80", "gpu"])
 def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
-    """Also to a job that loses its age by the update: it has waited for long by then."""
     waits = job(
         declaration=replace(ALL, partitions=("gpu",)), partitions=tuple(partitions.split(","))
     )
     down = replace(observation([waits]), partitions=closed("k80"))
     done = decide(down, {}, SITE)
-    assert hinted(done)["1"] == {"Partition": "v100,p100"}
-    later = replace(after(down, done), now=NOW + 1000, age=ENFORCED)
+    assert hinted(done).get("1", {"Partition": "gpu"}) == {"Partition": "gpu"}
+    later = replace(after(down, done), now=NOW + 1000, partitions=closed("k80"))
     assert hinted(decide(later, {}, SITE)) == {}
     up = replace(later, partitions=closed())
     assert hinted(decide(up, {}, SITE))["1"] == {"Partition": "v100,p100,k80"}
     # Not to one whose owner wrote the list meanwhile.
-    theirs = replace(up.jobs["1"], admin_comment=record({}, foreign=("Partition",)))
+    theirs = replace(up.jobs["1"], partitions=("v100", "p100"))
+    theirs = replace(theirs, admin_comment=record({}, foreign=("Partition",)))
     assert hinted(decide(replace(up, jobs={"1": theirs}, steering={}), {}, SITE)) == {}
 
 
