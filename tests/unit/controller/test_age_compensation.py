@@ -267,7 +267,8 @@ def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept
 @pytest.mark.parametrize("more", [{"array_tasks": "3-9"}, {}])
 def test_no_list_takes_the_age_of_a_young_job_that_nothing_keeps(more):
     """One that comes meanwhile with a little more priority would start first."""
-    one = replace(Slurm().shown(), submit_s=NOW - 60, eligible_s=NOW - 60, **more)
+    one = Slurm(partition="k80,v100,p100").shown()
+    one = replace(one, submit_s=NOW - 60, eligible_s=NOW - 60, **more)
     shown = replace(observation([one]), age=AGE, keeps_ages=bool(more))
     assert hinted(decide(shown, {}, SITE)) == {}
     fresh = replace(one, submit_s=NOW - 0.5, eligible_s=NOW - 0.5)

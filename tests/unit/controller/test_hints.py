@@ -132,6 +132,22 @@ def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
     assert hinted(decide(replace(up, jobs={"1": theirs}, steering={}), {}, SITE)) == {}
 
 
+def test_an_array_in_its_owners_partition_stays_there():
+    """Slurm's backfill starts its tasks in one partition of a list in each pass."""
+    whole = {"array_job_id": 1, "array_tasks": "0-3", "partitions": ("gpu",)}
+    array = job("1_0", declaration=replace(ALL, partitions=("gpu",)), **whole)
+    assert hint(array) == {}
+    # One task of it alone, one that may not use all types, and one whose owner has it wait.
+    assert hint(replace(array, array_tasks="")) == {"Partition": "v100,p100,k80"}
+    some = replace(array.declaration, types=("v100", "p100"))
+    assert hint(replace(array, declaration=some)) == {"Partition": "v100,p100"}
+    waits = replace(array.declaration, wait=600.0)
+    assert "Partition" in hint(replace(array, declaration=waits))
+    # A list that it has stays, and is ordered.
+    listed = replace(array, partitions=("k80", "v100", "p100"))
+    assert hint(listed) == {"Partition": "v100,p100,k80"}
+
+
 def test_a_list_of_an_owners_own_is_not_changed_for_a_partition_that_is_down():
     """Its owner named it, so no age is lost for that: it may be up again soon."""
     old = {"submit_s": NOW - 900, "eligible_s": NOW - 900, "reason": "PartitionDown"}

@@ -154,6 +154,22 @@ def _is_of_unlike_group(target: SchedulableJob, known: PreferenceInput) -> bool:
     )
 
 
+def _is_whole_array(
+    target: SchedulableJob, types: Mapping[str, str], known: PreferenceInput
+) -> bool:
+    """Whether a list would say nothing but an order of all ``types`` of the partition in which an
+    array waits. In each pass Slurm's backfill starts tasks of an array in one partition of its list
+    only (22.05.8 and 24.11.5), so that others behind them may start first."""
+    job, config = target.job, known.config
+    members = group_types(config).get(",".join(job.partitions), {})
+    return (
+        bool(job.array_tasks and members)
+        and not longest_wait(job, config)
+        and types.keys() == members.keys()
+        and all(accepts(job, target.request, kind, config) for kind in types.values())
+    )
+
+
 def _closed_types(target: SchedulableJob, known: PreferenceInput) -> frozenset[str]:
     """The GPU types that a job accepts, of partitions that are not UP in the group that its owner
     typed. Slurm takes one that is DRAIN or INACTIVE out of a list at each update, and only a
@@ -213,6 +229,8 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
     types = job_updates.types_of(open_to_it, observation)
+    if _is_whole_array(target, types, known):
+        return Preference()
     if _is_of_unlike_group(target, known) or _fits_elsewhere(target, types, known):
         return Preference(is_unfit=True)
     if closed := _closed_types(target, known):
