@@ -1,6 +1,7 @@
 """What a list of partitions could cost its job: while a partition of it is closed, also with no
 controller any more, and for the tasks of an array."""
 
+import shlex
 import subprocess
 import sys
 import time
@@ -55,6 +56,12 @@ SCRIPT = "#!/bin/sh\n#HADAR types=any gpus=1\nsleep 60\n"
 TYPES = {"v100", "p100", "k80"}
 
 
+def ready(box):
+    """hbatch writes lists where a controller acts."""
+    typed(box, "hadar", "check", "--write")
+    typed(box, "hadar", "tick")
+
+
 def filled(box, *kinds):
     """A job on each of these GPU types, with all GPUs of it."""
     gpus = {"v100": 2, "p100": 1, "k80": 1}
@@ -66,7 +73,7 @@ def filled(box, *kinds):
 
 @pytest.mark.parametrize("state", ["DOWN", "DRAIN", "INACTIVE"])
 def test_it_starts_without_a_controller_where_its_owner_lets_it(box, state):
-    typed(box, "hadar", "check", "--write")
+    ready(box)
     *_, on_k80 = filled(box, "v100", "p100", "k80")
     mine = typed(box, "hbatch", "-p", "gpu", "--gres=gpu:1", *WORDS, text=SCRIPT)
     typed(box, "hadar", "tick")
@@ -83,7 +90,7 @@ def test_it_starts_without_a_controller_where_its_owner_lets_it(box, state):
 
 
 def test_its_list_comes_back_with_the_partition(box):
-    typed(box, "hadar", "check", "--write")
+    ready(box)
     filled(box, "v100", "p100", "k80")
     box.run("scontrol", "update", "PartitionName=k80", "State=DRAIN")
     mine = typed(box, "hbatch", "-p", "gpu", "--gres=gpu:1", *WORDS, text=SCRIPT)
@@ -96,7 +103,7 @@ def test_its_list_comes_back_with_the_partition(box):
 
 def test_the_tasks_of_an_array_start_on_all_types_in_one_pass_of_backfill(box):
     """With a list they start in one partition of it in each pass, an owner's list too."""
-    typed(box, "hadar", "check", "--write")
+    ready(box)
     on_p100, on_k80 = filled(box, "p100", "k80")
     box.run("sbatch", "-p", "v100", "--gres=gpu:1", *WORDS, "--wrap", "sleep 300")
     # It waits for both GPUs of v1, in the partition that has all nodes.
@@ -117,3 +124,17 @@ def test_the_tasks_of_an_array_start_on_all_types_in_one_pass_of_backfill(box):
     assert processes.wait_until(both, 60, 0.2)
     # bf_interval of a sandbox is 5 s.
     assert abs(began["p1"] - began["k1"]) < 4
+
+
+def test_a_job_that_is_managed_again_has_its_list_and_no_features(box):
+    ready(box)
+    filled(box, "v100", "p100", "k80")
+    script = SCRIPT.replace("any", "v100,k80")
+    mine = typed(box, "hbatch", "-p", "gpu", "--gres=gpu:1", *WORDS, text=script)
+    assert shown(box, mine, "%f|%P") in ("(null)|v100,k80", "(null)|k80,v100")
+    said = typed(box, "hadar", "optout", mine)
+    assert shown(box, mine, "%f|%P") == "v100|k80|gpu"
+    typed(box, *shlex.split(said.partition("undo with: ")[2].splitlines()[0]))
+    typed(box, "hadar", "tick")
+    assert shown(box, mine, "%f|%P") in ("(null)|v100,k80", "(null)|k80,v100")
+    assert "asked for: v100|k80" not in typed(box, "hadar", "explain", mine)

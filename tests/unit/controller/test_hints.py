@@ -132,6 +132,27 @@ def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
     assert hinted(decide(replace(up, jobs={"1": theirs}, steering={}), {}, SITE)) == {}
 
 
+@pytest.mark.parametrize("listed", [("gpu",), ("v100", "k80")])
+def test_a_job_that_is_managed_again_has_its_owners_features_beside_its_list(listed):
+    """Its opt-out wrote these beside the partition that its owner typed, in place of a list. Jobs
+    behind one with such features wait for Slurm's backfill."""
+    declared = replace(ALL, types=("v100", "k80"), partitions=("gpu",), added="v100|k80")
+    for own in ("", "ib"):
+        has = f"({declared.added})&{own}" if own else declared.added
+        again = replace(declared, constraint=own, added=has)
+        waits = job(declaration=again, partitions=listed, features=has)
+        shown = observation([waits], [replace(n, features=(*n.features, "ib")) for n in nodes()])
+        done = decide(shown, {}, SITE)
+        sent = hinted(done)["1"]
+        assert sent["Features"] == own and sent.get("Partition", "v100,k80") == "v100,k80"
+        (action,) = done.of(Kind.HINT)
+        assert "Features" not in action.steering.was
+        assert hinted(decide(after(shown, done), {}, SITE)) == {}
+    # What its owner wrote since stays.
+    theirs = job(declaration=declared, partitions=listed, features="v100")
+    assert "Features" not in hint(theirs)
+
+
 def test_an_array_in_its_owners_partition_stays_there():
     """Slurm's backfill starts its tasks in one partition of a list in each pass."""
     whole = {"array_job_id": 1, "array_tasks": "0-3", "partitions": ("gpu",)}

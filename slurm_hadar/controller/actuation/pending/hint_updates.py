@@ -166,6 +166,8 @@ def _update(
     later = list_updates.comes_later(fields, job, observation)
     if later:
         fields, opened = list_updates.without_list(fields), False
+    if job.declaration and "Features" in fields and _has_added_features(job, steered):
+        steered = replace(steered, was={**steered.was, "Features": job.declaration.constraint})
     if opened:
         was = {**steered.was, "Partition": ",".join(hint.opened)}
         steered = replace(steered, was=was)
@@ -232,6 +234,9 @@ def _fields(
         elif list_updates.gives_back(job, names, steered):
             # Without it the job might wait far longer than it loses by its age.
             stays = False
+        if (is_same or not stays) and job.declaration and _has_added_features(job, steered):
+            # The list says the types.
+            fields["Features"] = job.declaration.constraint
         if not (is_same or stays):
             fields["Partition"] = ",".join(names)
             return fields, bool(hint.opened)
@@ -251,6 +256,17 @@ def _fields(
         limited = restored_where_it_fits if _has_unfit_reason(job) else within_types
         fields = _without_unchanged(limited(job, steered, fields, config), job)
     return fields, False
+
+
+def _has_added_features(job: Job, steered: Steering) -> bool:
+    """Whether a waiting job has the features that its opt-out, or ``hadar set``, wrote for the
+    types that its owner declared."""
+    ours = "Features" not in (*steered.foreign, *steered.was)
+    return (
+        job.declaration is not None
+        and bool(job.features)
+        and (ours and job.declaration.added == job.features != job.declaration.constraint)
+    )
 
 
 def _is_closed_out(job: Job, observation: Observation) -> bool:
