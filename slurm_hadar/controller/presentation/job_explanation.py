@@ -25,6 +25,7 @@ from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
+from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
 from slurm_hadar.controller.snapshot.resource_request import declares, excludes
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
@@ -104,7 +105,8 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         bills.note(job, observation.partitions),
         _no_copies(job.declaration or Declaration(), controller.config),
         _age_not_restored(job, observation, controller.config),
-        _contradicting_features(job, controller.config),
+        _contradicting_features(job, controller.config) or _without_node(job, observation),
+        _on_an_excluded_type(job, observation, controller.config),
     ]
     hints = [hint for hint in hints if hint]
     if job.declaration is not None and job.declaration.may_move:
@@ -177,6 +179,39 @@ def _contradicting_features(job: Job, config: Config) -> str:
     )
 
 
+def _without_node(job: Job, observation: Observation) -> str:
+    found = without_node(job, observation)
+    return f"It cannot start: {found}" if found else ""
+
+
+def without_node(job: Job, observation: Observation) -> str:
+    """Which partitions of a waiting job's list have no node with its features, and what to type;
+    empty where that is not why Slurm does not start it."""
+    if job.state is not JobState.PENDING or job.reason.split(",")[0] != "BadConstraints":
+        return ""
+    try:
+        fit = {
+            name
+            for name in job.partitions
+            if name in observation.partitions
+            for node in observation.partitions[name].nodes
+            if node in observation.nodes and met(job.features, {*observation.nodes[node].features})
+        }
+    except OpaqueConstraint:
+        return ""
+    wrong = [name for name in job.partitions if name not in fit]
+    if not wrong:
+        return ""
+    kept = ",".join(name for name in job.partitions if name in fit)
+    command = f"Partition={kept}" if kept else "Features="
+    many = len(wrong) > 1
+    return (
+        f"partition{'s' if many else ''} {' and '.join(wrong)} {'have' if many else 'has'} no node "
+        f"with Features={job.features}, and Slurm starts no job with such a partition in its list; "
+        f"run: scontrol update JobId={job.id} {command}"
+    )
+
+
 def _type_words(declared: Declaration) -> str:
     """What it declares of GPU types: ``types=v100,p100``."""
     shown = declared.assignments()
@@ -189,13 +224,24 @@ def _in_an_excluded_partition(job: Job, observation: Observation, config: Config
     declared = job.declaration
     if declared is None or job.state is not JobState.PENDING or job.request.typed:
         return ""
-    names = ",".join(job.partitions)
-    kinds = {kind for name in job.partitions for kind in observation.gpu_types.get(name, ())}
-    is_owners = "Partition" in observation.steered(job.id).foreign
+    return _excluded_text("Slurm starts it", job, observation, config)
+
+
+def _on_an_excluded_type(job: Job, observation: Observation, config: Config) -> str:
+    """The same of a job that runs."""
+    if job.state is not JobState.RUNNING or job.request.typed:
+        return ""
+    return _excluded_text("It runs", job, observation, config)
+
+
+def _excluded_text(what: str, job: Job, observation: Observation, config: Config) -> str:
+    declared, names = job.declaration or Declaration(), job.partitions
+    kinds = {kind for name in names for kind in observation.gpu_types.get(name, ())}
+    is_owners = "Partition" in observation.steered(job.id).foreign or names == declared.partitions
     if not (is_owners and kinds) or any(declares(declared, kind, config) for kind in kinds):
         return ""
     return (
-        f"Slurm starts it in Partition={names}, as its owner set it, which has no GPU type that "
+        f"{what} in Partition={','.join(names)}, as its owner set it, which has no GPU type that "
         f"{_type_words(declared)} accepts"
     )
 
@@ -294,6 +340,7 @@ def row_of(
         f"not steered: {job.outside}" if job.outside else "",
         f"Slurm: {job.reason}" if waits and not decided.endswith(f": {job.reason}") else "",
         decided,
+        without_node(job, observation),
     )
     return StatusRow(
         id=job.id,
