@@ -22,7 +22,7 @@ from slurm_hadar.controller.presentation.job_explanation import (
 from slurm_hadar.controller.presentation.job_report import of_controller
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UnknownJobError
+from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
@@ -331,6 +331,14 @@ def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, 
     assert any("makes no copies" in note and policy in note for note in notes) is noted
     # A job that declares it gets no other batch, nor another number of GPUs.
     assert not any("no effect" in note for note in notes)
+
+
+def test_a_declaration_that_the_comment_has_no_more_is_named(tmp_path):
+    with pytest.raises(UsageError) as error:
+        explained(tmp_path, job(declaration=None), "it waits")
+    said = str(error.value)
+    assert said.startswith("job 1 is not managed: its Comment has no declaration any more")
+    assert "hadar set 1 KEY=VALUE declares again" in said
 
 
 def test_a_partition_without_a_node_for_the_features_is_named(tmp_path):
