@@ -189,8 +189,8 @@ def _is_marked(folder: str) -> bool:
         if 0.0 <= time.time() - os.lstat(path).st_mtime < SKIP_S:
             return True
         os.unlink(path)  # noqa: PTH108
-        if path.startswith("/tmp/"):  # noqa: S108
-            # /run/user/UID is systemd's.
+        # /run/user/UID is systemd's.
+        if not path.startswith("/run/user/"):
             os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
     except OSError:
         pass

@@ -461,7 +461,7 @@ def test_whatever_lies_where_a_progress_file_should_be(site):
         hostile(newer, kind)
         began = time.monotonic()
         report = site.controller.tick()
-        assert id_ not in report.seen.progress, kind
+        assert id_ not in report.observation.progress, kind
         assert not report.done and time.monotonic() - began < 60
         for path in (own, newer):
             path.rmdir() if kind == "folder" else path.unlink(missing_ok=True)

@@ -30,11 +30,12 @@ def test_a_job_that_runs_is_forked_onto_a_node_of_another_type_and_ends_exact(
     site.pace(0.25)
     samples = 1500
     id_ = site.train(samples, "fork=1-2 restart_cost=1", "-p", "gpu")
-    assert len(site.tick().done) == 1 and len(site.tick().done) == 0
-    assert site.job(id_).partitions == ("v100", "p100", "k80")
+    # Copies may need nodes of several partitions, so it keeps its owner's.
+    assert len(site.tick().done) == 0
+    assert site.job(id_).partitions == ("gpu",)
     site.cluster.cancel(fill[:1])
     site.until(site.runs(id_, "a1"), ticks=False)
-    assert site.job(id_).partitions == ("v100",)
+    assert site.job(id_).partitions == ("gpu",)
     site.until(site.trained(id_, 50), ticks=False)
     assert len(site.tick().done) == 0
     site.pace(1.0)
@@ -47,7 +48,8 @@ def test_a_job_that_runs_is_forked_onto_a_node_of_another_type_and_ends_exact(
     assert dict(job.request.per_node) == {"": 1} and job.tasks == 2 and job.restarts == 1
     assert [move.outcome for move in moves_of(site.store, id_)] == ["moved"]
     was = steering.decode(job.admin_comment).was
-    assert was["NumNodes"] == "1-1" and was["ReqNodeList"] == "" and was["Partition"] == "gpu"
+    assert was["NumNodes"] == "1-1" and was["ReqNodeList"] == ""
+    assert "Partition" not in was
     plan = site.plan(id_)
     assert plan.copies == 2 and plan.gpus == {"v100": 1, "p100": 1}
     assert sorted(plan.shares) == pytest.approx([1 / 3, 2 / 3], abs=0.01)

@@ -220,7 +220,7 @@ def test_a_job_that_squeue_does_not_show_is_unknown_and_not_finished(site, two):
     site.faulty.set("squeue", "dropped", "--json")
     before = len(site.faulty.calls())
     report = asking.tick()
-    assert two[0] not in report.seen.jobs and not changed(site, before)
+    assert two[0] not in report.observation.jobs and not changed(site, before)
     assert [e.id for e in asking.store.open_entries()] == [entry.id]
     site.faulty.mend()
     site.until(lambda: asking.tick() and site.where(two[0]) == set(site.want[two[0]]))
