@@ -217,13 +217,20 @@ def _choose_types(
     today: Callable[[], Today | None],
 ) -> str:
     """By a list of partitions where the site has one per type, else by node features: ``--gres``
-    knows no OR. Returns the partition that ``listed`` of the result stands for, else empty."""
+    knows no OR. Returns the partition that ``listed`` of the result stands for, else empty.
+
+    An array that may use all types gets no list: where a job ahead waits on its nodes Slurm's
+    backfill starts tasks in one partition of a list in each pass, and in the one that its owner
+    typed on all nodes at once.
+    """
     partition, members, known = _group_of(declaration, held, site, today)
     if site is not None and members and known is not None:
         from slurm_hadar.cli.partition_list import ordered
 
         kinds = list(dict.fromkeys(members.values()))
         usable = _usable(result, declaration, kinds, site, f"partition {partition}")
+        if "array" in held and {*usable} == {*kinds}:
+            return ""
         names, result.omitted = ordered(declaration, held, site, members, usable, known)
         if names:
             result.listed = tuple(names)

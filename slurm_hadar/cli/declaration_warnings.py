@@ -240,7 +240,7 @@ def _of_the_types(types: Sequence[str], held: Settings, site: WrapperSite | None
     group = _types_in(partition, site)
     kinds = [*dict.fromkeys(group.values())] if group else [*site.features]
     missing = [kind for kind in types if kind not in kinds]
-    if missing == [*types] and "," in partition and group:
+    if missing == [*types] and group and partition not in site.groups:
         yield (
             f"types={','.join(types)} and partition {partition}, which has {', '.join(kinds)}, "
             "exclude each other, so Slurm starts the job nowhere; make them agree"
@@ -257,7 +257,7 @@ def _types_in(partition: str, site: WrapperSite) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in partition.split(","):
         types = site.groups.get(name) or ({name: members[name]} if name in members else {})
-        if not types or (name not in site.groups and "," not in partition):
+        if not types:
             return {}
         found.update(types)
     return found

@@ -58,7 +58,7 @@ def ordered(
     """
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
-    kinds = [kind for kind in usable if _may_meet(own, site.features[kind], features)]
+    kinds = [kind for kind in usable if may_meet(own, site.features[kind], features)]
     measured = _speeds_with_batch(record, held, site)
     speeds = {**speeds_of(record.model, site), **measured}
     # A guess keeps no job from a free GPU, nor does a speed that was measured with another batch.
@@ -153,7 +153,7 @@ def _on_one_node(record: Declaration, held: Settings, site: WrapperSite) -> bool
     return all((held.get(name) or "1") == "1" for name in ("ntasks", "gpus"))
 
 
-def _may_meet(constraint: str, feature: str, features: frozenset[str]) -> bool:
+def may_meet(constraint: str, feature: str, features: frozenset[str]) -> bool:
     """Whether nodes of the type with this ``feature`` can meet a user's own ``-C``; True where only
     Slurm can read it. ``features``: those of all GPU types."""
 

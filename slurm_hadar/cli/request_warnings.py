@@ -52,6 +52,7 @@ def of_the_nodes(
             f"--exclusive={held['exclusive']} keeps others off its nodes, so the job is not "
             "steered; --exclusive alone gives it whole nodes"
         )
+    yield from _of_the_list(held, site)
     words = {word for word in (held.get("constraint") or "").split("|") if word}
     if site is None or not words or not words <= {*site.features.values()}:
         return
@@ -61,6 +62,29 @@ def of_the_nodes(
         yield (
             f"types={','.join(kinds)} is declared and the constraint {held['constraint']} allows "
             f"{', '.join(meant)} only, so the job is not steered; make them agree"
+        )
+
+
+def _of_the_list(held: Settings, site: WrapperSite | None) -> Iterator[str]:
+    """A partition of the user's own list that the constraint excludes: Slurm starts no job with
+    such a list anywhere."""
+    names, own = (held.get("partition") or "").split(","), held.get("constraint") or ""
+    if site is None or len(names) < 2 or not own:
+        return
+    from slurm_hadar.cli.partition_list import may_meet
+
+    types = {name: kind for group in site.groups.values() for name, kind in group.items()}
+    features = frozenset(site.features.values())
+    wrong = [
+        name
+        for name in names
+        if name in types and not may_meet(own, site.features[types[name]], features)
+    ]
+    kept = ",".join(name for name in names if name not in wrong)
+    if wrong and kept:
+        yield (
+            f"partition {' and '.join(wrong)} of the list has no node with --constraint={own}, so "
+            f"Slurm starts the job nowhere; ask for -p {kept}"
         )
 
 

@@ -21,6 +21,8 @@ class Announcements:
         """What this tick found of what is said once, by its name in the store."""
         self._why_not, self._said_why_not = "", ""
         """Why nothing is changed: as this tick has it, and as the last one said it."""
+        self.after_another = False
+        """Whether the last heartbeat before this tick is of a controller on another host."""
 
     def of_changes(self, why_not: str) -> tuple[str, ...]:
         """Why this tick changes nothing, or that changes are sent again (``why_not`` is empty),
@@ -34,7 +36,8 @@ class Announcements:
         words = list(self._store.notes)
         # Of a new installation no job can tell.
         if self._store.new and observation.steering:
-            words.append(new_file_message(self._config.site.state_dir, len(observation.steering)))
+            folder, steered = self._config.site.state_dir, len(observation.steering)
+            words.append(new_file_message(folder, steered, self.after_another))
         # Of ticks of a timer each is a process of its own.
         self._found = {
             _LOST: lost_gpus(observation.nodes.values(), observation.jobs.values()),

@@ -56,7 +56,7 @@ from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
-from slurm_hadar.exchange.heartbeat import Writer, write_heartbeat
+from slurm_hadar.exchange.heartbeat import Writer, read_heartbeat, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -138,6 +138,7 @@ class Controller:
 
     def _tick(self) -> TickReport:
         other = rival(self.config, self._clock())
+        self._announcements.after_another = self._after_another()
         if other is not None:
             why = f"a controller on {other} is active; running read-only"
             return self._pass(_Mode(False), self._announcements.of_changes(why))
@@ -163,6 +164,10 @@ class Controller:
         jobs = report.observation.jobs.values()
         tidied = self._observer.folder.tidy(jobs, self._clock(), self._seen_since)
         return replace(report, notices=(*report.notices, *tidied))
+
+    def _after_another(self) -> bool:
+        beat = read_heartbeat(self.config.site.exchange_dir, self.config.controller_uid)
+        return beat is not None and beat.host != me(self.config).host
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():

@@ -46,10 +46,6 @@ class AgePriority:
         """Priority that an update of its partitions takes from such a job."""
         return self.points(waited_s) if self.is_forgotten else 0.0
 
-    def gained(self, waited_s: float) -> float:
-        """Priority that such an update gives it at most before others get as much."""
-        return 0.0 if self.is_forgotten else self.in_a_period(waited_s)
-
     def in_a_period(self, waited_s: float) -> float:
         """Priority that a job gains at most from one computation of all to the next."""
         return self.points(min(waited_s, self.period_s))

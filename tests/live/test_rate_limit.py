@@ -34,7 +34,7 @@ LAYOUT = Layout(
         *(PartitionSpec(kind, (kind[0],)) for kind in TYPES),
     ),
 )
-JOBS, SECONDS = 50, 12
+JOBS, SECONDS = 70, 12
 TOO_MANY = f"RPC rate limit exceeded by uid {pwd.getpwnam(ADA).pw_uid} "
 
 

@@ -171,7 +171,8 @@ def send_hints(context: ActionContext, actions: Sequence[Action], now: float) ->
                 context.store.end(entry, outcome, now)
             if error is not None:
                 refused |= {action.job.id for action in group}
-                complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
+                if pending.BEGUN not in str(error):
+                    complaints.append(f"job {group[0].job.id}: {Kind.HINT.value} {outcome}")
                 _keep_unchanged(context, group, before, error)
     return Sent(tuple(complaints), frozenset(refused))
 
@@ -182,6 +183,8 @@ def _begin(context: ActionContext, hint: Action, before: Mapping[str, Steering],
 
 
 def _outcome(group: Sequence[Action], error: SlurmError | None) -> str:
+    if error is not None and pending.BEGUN in str(error):
+        return "not needed: it had begun"
     if error is not None:
         return f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
     if any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):

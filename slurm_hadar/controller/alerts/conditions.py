@@ -12,7 +12,7 @@ from slurm_hadar.reports import formats
 from slurm_hadar.reports.status import ControllerState
 
 _HOUR_S = 3600.0
-CONTROLLER_KINDS = ("silent", "failing_ticks", "refusals")
+CONTROLLER_KINDS = ("silent", "failing_ticks", "refusals", "accounting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,15 @@ def of_ticks(
             )
         )
     return found
+
+
+def of_accounting(faults: Mapping[str, object]) -> list[Alert]:
+    """Whether the accounting database does not answer the controller's ticks. ``faults``: as the
+    last tick kept them."""
+    if not (fault := str(faults.get("database", ""))):
+        return []
+    text = f"{formats.plain(fault)}. Run: systemctl status slurmdbd; sacctmgr show cluster"
+    return [Alert("accounting", text)]
 
 
 def of_jobs(observation: Observation, memory: AlertMemory, settings: AlertSettings) -> list[Alert]:

@@ -14,6 +14,7 @@ from slurm_hadar.controller.alerts.conditions import Alert, AlertMemory
 from slurm_hadar.controller.journal.notified_owners import FILE, MOST_BYTES
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.metrics.totals import NAME, remembered
+from slurm_hadar.controller.observation.accounting_limits import FAULTS
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
@@ -50,6 +51,7 @@ def look(config: Config, source: AlertSource, dry_run: bool) -> Looked:
     try:
         counts = remembered(source.store().policy_state(NAME)).counts
         found.alerts += conditions.of_ticks(counts, memory, now, settings)
+        found.alerts += conditions.of_accounting(source.store().policy_state(FAULTS))
         found.alerts += conditions.of_jobs(source.observe(), memory, settings)
     except HadarError as error:
         found.problems.append(f"not all was looked at: {error}")

@@ -76,14 +76,20 @@ def file_cause(path: Path, error: sqlite3.Error) -> str:
     return "its disk may be full or failing; see df and dmesg"
 
 
-def new_file_message(folder: Path, steered: int) -> str:
-    """Where ``steered`` jobs were steered before: an admin may have wanted a new folder."""
-    return (
+def new_file_message(folder: Path, steered: int, of_another_host: bool = False) -> str:
+    """Where ``steered`` jobs were steered before: an admin may have wanted a new folder.
+    ``of_another_host``: by a controller there, whose file is its own."""
+    text = (
         f"{folder} holds no earlier state file, and {formats.counted(steered, 'job')} were steered "
         "before it was made: what was done to them is read from Slurm and the exchange folder; "
-        "measured speeds and history begin anew. If another folder holds the earlier file, stop "
-        "the controller and set site.state_dir to it, or move it here"
+        "measured speeds and history begin anew"
     ).replace("1 job were", "1 job was")
+    if of_another_host:
+        return text
+    return (
+        f"{text}. If another folder holds the earlier file, stop the controller and set "
+        "site.state_dir to it, or move it here"
+    )
 
 
 def _cause_of(folder: Path, error: OSError) -> str:

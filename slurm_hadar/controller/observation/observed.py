@@ -1,6 +1,6 @@
 """What one tick sees: Slurm's answers, the jobs' own files, and what we did before."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -109,16 +109,10 @@ class Observation:
         waiting = {job.raw_id: job for job in self.jobs.values() if job.state is JobState.PENDING}
         return sorted((job.priority, -id_) for id_, job in waiting.items() if job.priority > 0)
 
-    def others_within(self, job: Job, less: float, more: float) -> bool:
-        """Whether other jobs wait behind this one with up to ``less`` priority than it has, or
-        ahead of it with up to ``more``; behind where ``less`` is 0, and ahead where ``more`` is, no
-        job counts."""
-        own = (float(job.priority), -job.raw_id)
-        first = bisect_left(self._queue, (job.priority - less, -inf)) if less else None
-        last = bisect_right(self._queue, (job.priority + more, inf)) if more else None
-        behind = bisect_left(self._queue, own) - first if first is not None else 0
-        ahead = last - bisect_right(self._queue, own) if last is not None else 0
-        return behind > 0 or ahead > 0
+    def others_ahead(self, job: Job, points: float) -> bool:
+        """Whether other jobs wait ahead of this one with up to ``points`` more priority."""
+        first = bisect_right(self._queue, (float(job.priority), -job.raw_id))
+        return first < bisect_right(self._queue, (job.priority + points, inf))
 
     @cached_property
     def dependents(self) -> Dependents:

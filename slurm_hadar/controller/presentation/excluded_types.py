@@ -2,6 +2,7 @@
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.controller.snapshot.resource_request import declares, excludes
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
@@ -21,24 +22,70 @@ def contradicting_features(job: Job, config: Config) -> str:
     )
 
 
-def _type_words(declared: Declaration) -> str:
-    """What it declares of GPU types: ``types=v100,p100``."""
-    shown = declared.assignments()
-    return " ".join(f"{key}={shown[key]}" for key in ("types", "gpu_mem") if key in shown)
+def cannot_start(job: Job, observation: Observation) -> str:
+    """:func:`without_node` as a sentence of its own; else empty."""
+    found = without_node(job, observation)
+    return f"It cannot start: {found}" if found else ""
+
+
+def without_node(job: Job, observation: Observation) -> str:
+    """Which partitions of a waiting job's list have no node with its features, and what to type;
+    empty where that is not why Slurm does not start it."""
+    if job.state is not JobState.PENDING or job.reason.split(",")[0] != "BadConstraints":
+        return ""
+    try:
+        fit = {
+            name
+            for name in job.partitions
+            if name in observation.partitions
+            for node in observation.partitions[name].nodes
+            if node in observation.nodes and met(job.features, {*observation.nodes[node].features})
+        }
+    except OpaqueConstraint:
+        return ""
+    wrong = [name for name in job.partitions if name not in fit]
+    if not wrong:
+        return ""
+    kept = ",".join(name for name in job.partitions if name in fit)
+    command = f"Partition={kept}" if kept else "Features="
+    many = len(wrong) > 1
+    return (
+        f"partition{'s' if many else ''} {' and '.join(wrong)} {'have' if many else 'has'} no node "
+        f"with Features={job.features}, and Slurm starts no job with such a partition in its list; "
+        f"run: scontrol update JobId={job.id} {command}"
+    )
 
 
 def in_an_excluded_partition(job: Job, observation: Observation, config: Config) -> str:
     """Where a waiting job starts whose owner set partitions that have no GPU type which it
     accepts; else empty."""
-    declared = job.declaration
-    if declared is None or job.state is not JobState.PENDING or job.request.typed:
+    if job.state is not JobState.PENDING:
         return ""
-    names = ",".join(job.partitions)
-    kinds = {kind for name in job.partitions for kind in observation.gpu_types.get(name, ())}
-    is_owners = "Partition" in observation.steered(job.id).foreign
+    return _excluded("Slurm starts it", job, observation, config)
+
+
+def on_an_excluded_type(job: Job, observation: Observation, config: Config) -> str:
+    """The same of a job that runs."""
+    if job.state is not JobState.RUNNING:
+        return ""
+    return _excluded("It runs", job, observation, config)
+
+
+def _excluded(what: str, job: Job, observation: Observation, config: Config) -> str:
+    declared, names = job.declaration, job.partitions
+    if declared is None or job.request.typed:
+        return ""
+    kinds = {kind for name in names for kind in observation.gpu_types.get(name, ())}
+    is_owners = "Partition" in observation.steered(job.id).foreign or names == declared.partitions
     if not (is_owners and kinds) or any(declares(declared, kind, config) for kind in kinds):
         return ""
     return (
-        f"Slurm starts it in Partition={names}, as its owner set it, which has no GPU type that "
+        f"{what} in Partition={','.join(names)}, as its owner set it, which has no GPU type that "
         f"{_type_words(declared)} accepts"
     )
+
+
+def _type_words(declared: Declaration) -> str:
+    """What it declares of GPU types: ``types=v100,p100``."""
+    shown = declared.assignments()
+    return " ".join(f"{key}={shown[key]}" for key in ("types", "gpu_mem") if key in shown)

@@ -90,7 +90,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         if history or controller.store.decisions.of(id_):
             ended += f". hadar doctor {id_} shows what is kept of it"
         raise UnknownJobError(f"Slurm shows no job {id_}{ended}")
-    ensure_managed(job)
+    ensure_managed(job, was_managed=bool(history or controller.store.decisions.of(id_)))
     # Of one that is left alone by now, the last decision holds no more.
     decision = controller.store.decisions.last().get(id_) if job.managed else None
     excluded = excluded_types.in_an_excluded_partition(job, observation, controller.config)
@@ -103,7 +103,9 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         bills.note(job, observation.partitions),
         _no_copies(job.declaration or Declaration(), controller.config),
         _age_not_restored(job, observation, controller.config),
-        excluded_types.contradicting_features(job, controller.config),
+        excluded_types.contradicting_features(job, controller.config)
+        or excluded_types.cannot_start(job, observation),
+        excluded_types.on_an_excluded_type(job, observation, controller.config),
     ]
     hints = [hint for hint in hints if hint]
     if job.declaration is not None and job.declaration.may_move:
@@ -223,11 +225,16 @@ def no_array(observation: Observation, id_: str) -> None:
         )
 
 
-def ensure_managed(job: Job) -> None:
-    """Raises UsageError for a job that did not opt in."""
+def ensure_managed(job: Job, was_managed: bool = False) -> None:
+    """Raises UsageError for a job that did not opt in. ``was_managed``: a tick decided on it."""
     if job.declaration is None:
         interactive = not (job.batch or job.het)
         what = "it is interactive (salloc or srun)" if interactive else "it has no declaration"
+        if was_managed and job.batch and not job.declaration_error:
+            what = (
+                "its Comment has no declaration any more (a change of the whole "
+                f"Comment removes it; hadar set {job.id} KEY=VALUE declares again)"
+            )
         why = job.declaration_error or f"{what}, so it is never changed"
         raise UsageError(f"job {job.id} is not managed: {why}")
 
@@ -256,6 +263,7 @@ def row_of(
         f"not steered: {job.outside}" if job.outside else "",
         f"Slurm: {job.reason}" if waits and not decided.endswith(f": {job.reason}") else "",
         decided,
+        excluded_types.without_node(job, observation),
     )
     return StatusRow(
         id=job.id,

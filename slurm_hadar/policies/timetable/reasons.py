@@ -232,7 +232,7 @@ class _Reasons:
         stopped = "stopped for jobs that gain more; " if job in self.options.held else ""
         # At or below its price, other jobs use these GPUs better.
         pays = self.choice.gain[job, best] > self._price[best]
-        why = "jobs that gain more fill it" if pays else "other jobs gain more from it"
+        why = "jobs that gain as much or more fill it" if pays else "other jobs gain more from it"
         if self._full[best]:
             why = "it is full, and no job there can be moved now"
         why = f"best for it: {name}, {self._gain(job, best)}, but {why}"

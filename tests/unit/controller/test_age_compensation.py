@@ -38,6 +38,7 @@ class Slurm:
     nice: int = 100
     partition: str = "gpu"
     accrue_s: float = SINCE
+    since: float = SINCE
     age: int = 0
     state: JobState = JobState.PENDING
     held: bool = False
@@ -45,7 +46,8 @@ class Slurm:
     later: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.age = round(self.now - self.lag_s - SINCE)
+        self.accrue_s = self.since
+        self.age = round(self.now - self.lag_s - self.since)
 
     @property
     def priority(self):
@@ -61,8 +63,8 @@ class Slurm:
             nice=self.nice,
             held=self.held,
             accrue_s=self.accrue_s,
-            submit_s=SINCE,
-            eligible_s=SINCE,
+            submit_s=self.since,
+            eligible_s=self.since,
         )
 
     def read_priorities(self):
@@ -80,14 +82,14 @@ class Slurm:
             self.partition, self.accrue_s, self.age = fields["Partition"], 0.0, 0
             self.found_s = self.now + self.finds_s
         elif self.accrue_s:
-            self.age = round(self.now - SINCE)
+            self.age = round(self.now - self.since)
         self.observation.append(self.priority)
         return [None]
 
     def sleep(self, for_s):
         self.now += for_s
         if not self.accrue_s and self.now >= self.found_s:
-            self.accrue_s = SINCE
+            self.accrue_s = self.since
         for change in self.later:
             change(self)
         self.observation.append(self.priority)
@@ -136,6 +138,28 @@ def test_its_priority_never_changes_until_its_age_counts_again(store, tmp_path):
         {},
         SITE,
     ).actions
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_job_with_the_place_of_another_keeps_that(store, tmp_path, dies):
+    slurm = Slurm()
+    before = slurm.priority
+    ours = Steering(was={"Nice": "0", "Partition": "gpu"}, wrote={"Nice": "100", "Partition": LIST})
+    one = slurm.shown()
+    action = Action(Kind.HINT, one, {"Partition": LIST}, replace(ours, age_lost=True), "it fits")
+    shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
+    assert age_compensation.need([action], shown) == [action]
+    context = ActionContext(slurm, store, config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n'),
+                            clock=lambda: slurm.now)  # fmt: skip
+    if dies:
+        slurm.later = [lambda _: 1 / 0]
+        with pytest.raises(ZeroDivisionError):
+            age_compensation.send(context, [action], shown, slurm.sleep)
+        assert kept(store).was["Nice"] == "0" and kept(store).wrote["Nice"] == "-440"
+        return
+    assert not age_compensation.send(context, [action], shown, slurm.sleep).refused
+    assert slurm.partition == LIST and slurm.nice == 100 and min(slurm.observation) == before
+    assert kept(store).was["Nice"] == "0" and kept(store).wrote["Nice"] == "100"
 
 
 @pytest.mark.parametrize(("lag_s", "sent"), [(270.0, True), (280.0, False), (400.0, False)])
@@ -216,8 +240,10 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
     [
         ({}, Steering(), True),
         ({"array_tasks": "3-9"}, Steering(), False),
-        # It has another job's place, or its author's.
-        ({}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), False),
+        # Another job's place in the queue.
+        ({}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), True),
+        # The Nice for the age that its requeue took, and one of another user's.
+        ({"restarts": 1}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), False),
         ({}, Steering(foreign=("Nice",)), False),
     ],
 )
@@ -236,6 +262,35 @@ def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept
     shown = replace(observation([Slurm().shown()]), age=AGE)
     assert hinted(decide(shown, {}, SITE)) == {}
     assert hinted(decide(replace(shown, keeps_ages=True), {}, SITE)) == {"1": {"Partition": LIST}}
+
+
+@pytest.mark.parametrize("more", [{"array_tasks": "3-9"}, {}])
+def test_no_list_takes_the_age_of_a_young_job_that_nothing_keeps(more):
+    """One that comes meanwhile with a little more priority would start first."""
+    one = Slurm(partition="k80,v100,p100").shown()
+    one = replace(one, submit_s=NOW - 60, eligible_s=NOW - 60, **more)
+    shown = replace(observation([one]), age=AGE, keeps_ages=bool(more))
+    assert hinted(decide(shown, {}, SITE)) == {}
+    fresh = replace(one, submit_s=NOW - 0.5, eligible_s=NOW - 0.5)
+    shown = replace(observation([fresh]), age=AGE, keeps_ages=bool(more))
+    assert hinted(decide(shown, {}, SITE)) == {"1": {"Partition": LIST}}
+
+
+def test_a_young_job_keeps_its_priority(store, tmp_path):
+    slurm = Slurm(lag_s=30.0, since=NOW - 90)
+    before = slurm.priority
+    sent, aged = tick(slurm, store, tmp_path)
+    assert len(aged) == 1 and not sent.refused and slurm.partition == LIST and slurm.nice == 100
+    assert min(slurm.observation) == before
+
+
+def test_a_job_whose_age_was_never_counted_gets_its_list_at_once(store, tmp_path):
+    """Its priority has no age that the update could take, however soon Slurm counts all."""
+    slurm = Slurm(lag_s=60.0, since=NOW - 60)
+    before = slurm.priority
+    sent, _ = tick(slurm, store, tmp_path)
+    assert slurm.partition == LIST and slurm.observation == [before] and not sent.refused
+    assert not kept(store).age_lost
 
 
 @pytest.mark.parametrize(("ahead", "sent"), [(1000, False), (1199, False), (1201, True)])
@@ -303,10 +358,9 @@ def test_no_list_takes_an_age_that_nothing_keeps(names, listed, was, nice):
                 assert not action.steering.age_lost, case
                 # The deadline of a list is that of the list which the job has.
                 assert action.steering.until == own.until, case
-            elif changes and waited_s == 600:
+            elif changes:
                 kept = age_compensation.need([action], observed) == [action]
-                # It has another one's place, and its list keeps it from starting.
-                assert kept or (nice and was and "near the head" not in action.reason), case
+                assert kept, case
 
 
 def test_a_nice_goes_first_and_the_list_at_the_next_tick():

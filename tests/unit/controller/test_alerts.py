@@ -41,6 +41,13 @@ def test_only_a_controller_that_went_away_is_silent():
         assert conditions.silence(ControllerState(state, "h1", NOW - 600), NOW) == []
 
 
+def test_an_accounting_database_that_does_not_answer_is_an_alert():
+    faults = {"database": "slurmdbd does not answer: limits are those of 10:00"}
+    (alert,) = conditions.of_accounting(faults)
+    assert alert.kind == "accounting" and alert.text.startswith(faults["database"])
+    assert conditions.of_accounting({}) == []
+
+
 def test_failing_ticks_and_refusals_count_within_an_hour():
     memory, wanted = AlertMemory(), settings()
     counts = {"ticks|failed": 7.0, "refusals": 100.0}

@@ -146,6 +146,13 @@ def test_what_was_to_be_given_back_can_be_given_back_later(context):
     assert known(context, "2").leased, "its begin time is taken away at the next tick"
 
 
+def test_a_hint_for_a_job_that_has_begun_is_no_refusal(context):
+    said, _ = sent(context, SlurmError("Job is no longer pending execution for job 1"))
+    assert said.messages == () and said.refused == {"1"}
+    assert context.store.history("1")[0].outcome == "not needed: it had begun"
+    assert apply.refusals(context.store) == {}
+
+
 @pytest.mark.parametrize(
     "words",
     [

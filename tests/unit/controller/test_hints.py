@@ -83,26 +83,90 @@ def test_a_partition_that_starts_no_jobs_leaves_the_list(inactive):
     waits = job(declaration=replace(ALL, partitions=("gpu",)),
                 partitions=("v100", "p100", "k80"), reason="PartitionInactive")  # fmt: skip
     shown = replace(observation([waits]), partitions=closed(*inactive))
-    left = ",".join(name for name in waits.partitions if name not in inactive)
-    assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": left}
+    done = decide(shown, {}, SITE)
+    assert hinted(done)["1"] == {"Partition": "gpu"}
+    assert hinted(decide(after(shown, done), {}, SITE)) == {}
+    # Slurm cut it at the submit, where hbatch recorded the whole list.
+    listed = replace(waits.declaration, listed=waits.partitions)
+    left = tuple(name for name in waits.partitions if name not in inactive)
+    kept = record({"Partition": "gpu"}, {"Partition": ",".join(left)})
+    cut = replace(waits, declaration=listed, partitions=left, admin_comment=kept)
+    for reason, down in (("Resources", inactive), ("PartitionDown", {*inactive, *left})):
+        for more in ({}, {"age": ENFORCED}):
+            shown = observation([replace(cut, reason=reason)])
+            shown = replace(shown, partitions=closed(*down), **more)
+            assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "gpu"}
+
+
+def test_a_closed_partition_of_a_type_that_the_job_does_not_use_changes_nothing():
+    """It names other types, or is far slower there."""
+    for declared in (replace(ALL, types=("v100", "p100")), ANY):
+        waits = job(declaration=replace(declared, partitions=("gpu",)), partitions=("gpu",))
+        shown = replace(observation([waits]), partitions=closed("k80"))
+        assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "v100,p100"}
+
+
+def test_in_its_owners_partition_it_waits_for_the_types_that_it_names():
+    some = replace(ALL, types=("v100", "k80"), partitions=("gpu",), listed=("v100", "k80"))
+    kept = record({"Partition": "gpu"}, {"Partition": "v100"})
+    waits = job(declaration=some, partitions=("v100",), admin_comment=kept)
+    shown = replace(observation([waits]), partitions=closed("k80"))
+    assert hinted(decide(shown, {}, SITE))["1"] == {"Partition": "gpu", "Features": "v100|k80"}
 
 
 @pytest.mark.parametrize("partitions", ["v100,p100,k80", "gpu"])
 def test_a_partition_that_starts_jobs_again_returns_to_the_list(partitions):
-    """Also to a job that loses its age by the update: it has waited for long by then."""
     waits = job(
         declaration=replace(ALL, partitions=("gpu",)), partitions=tuple(partitions.split(","))
     )
-    down = replace(observation([waits]), partitions=closed("k80"), age=ENFORCED)
+    down = replace(observation([waits]), partitions=closed("k80"))
     done = decide(down, {}, SITE)
-    assert hinted(done)["1"] == {"Partition": "v100,p100"}
-    later = replace(after(down, done), now=NOW + 1000, age=ENFORCED)
+    assert hinted(done).get("1", {"Partition": "gpu"}) == {"Partition": "gpu"}
+    later = replace(after(down, done), now=NOW + 1000, partitions=closed("k80"))
     assert hinted(decide(later, {}, SITE)) == {}
     up = replace(later, partitions=closed())
     assert hinted(decide(up, {}, SITE))["1"] == {"Partition": "v100,p100,k80"}
     # Not to one whose owner wrote the list meanwhile.
-    theirs = replace(up.jobs["1"], admin_comment=record({}, foreign=("Partition",)))
+    theirs = replace(up.jobs["1"], partitions=("v100", "p100"))
+    theirs = replace(theirs, admin_comment=record({}, foreign=("Partition",)))
     assert hinted(decide(replace(up, jobs={"1": theirs}, steering={}), {}, SITE)) == {}
+
+
+@pytest.mark.parametrize("listed", [("gpu",), ("v100", "k80")])
+def test_a_job_that_is_managed_again_has_its_owners_features_beside_its_list(listed):
+    """Its opt-out wrote these beside the partition that its owner typed, in place of a list. Jobs
+    behind one with such features wait for Slurm's backfill."""
+    declared = replace(ALL, types=("v100", "k80"), partitions=("gpu",), added="v100|k80")
+    for own in ("", "ib"):
+        has = f"({declared.added})&{own}" if own else declared.added
+        again = replace(declared, constraint=own, added=has)
+        waits = job(declaration=again, partitions=listed, features=has)
+        shown = observation([waits], [replace(n, features=(*n.features, "ib")) for n in nodes()])
+        done = decide(shown, {}, SITE)
+        sent = hinted(done)["1"]
+        assert sent["Features"] == own and sent.get("Partition", "v100,k80") == "v100,k80"
+        (action,) = done.of(Kind.HINT)
+        assert "Features" not in action.steering.was
+        assert hinted(decide(after(shown, done), {}, SITE)) == {}
+    # What its owner wrote since stays.
+    theirs = job(declaration=declared, partitions=listed, features="v100")
+    assert "Features" not in hint(theirs)
+
+
+def test_an_array_in_its_owners_partition_stays_there():
+    """Slurm's backfill starts its tasks in one partition of a list in each pass."""
+    whole = {"array_job_id": 1, "array_tasks": "0-3", "partitions": ("gpu",)}
+    array = job("1_0", declaration=replace(ALL, partitions=("gpu",)), **whole)
+    assert hint(array) == {}
+    # One task of it alone, one that may not use all types, and one whose owner has it wait.
+    assert hint(replace(array, array_tasks="")) == {"Partition": "v100,p100,k80"}
+    some = replace(array.declaration, types=("v100", "p100"))
+    assert hint(replace(array, declaration=some)) == {"Partition": "v100,p100"}
+    waits = replace(array.declaration, wait=600.0)
+    assert "Partition" in hint(replace(array, declaration=waits))
+    # A list that it has stays, and is ordered.
+    listed = replace(array, partitions=("k80", "v100", "p100"))
+    assert hint(listed) == {"Partition": "v100,p100,k80"}
 
 
 def test_a_list_of_an_owners_own_is_not_changed_for_a_partition_that_is_down():
@@ -136,10 +200,9 @@ FREE = AgePriority(weight=10_000, most_s=10_000.0, period_s=300.0)
 @pytest.mark.parametrize(
     ("age", "waited_s", "other", "sent"),
     [
-        (ENFORCED, 60, 900, True),
-        (ENFORCED, 60, 950, False),
-        (ENFORCED, 60, 1000, False),
-        (ENFORCED, 60, 1001, True),
+        (ENFORCED, 0.5, 1000, True),
+        (ENFORCED, 60, 1, False),
+        (ENFORCED, 60, 1001, False),
         (ENFORCED, 600, 1, False),
         (AgePriority(1000, 604_800.0, is_forgotten=True), 60, 1000, True),
         (FREE, 600, 1000, True),

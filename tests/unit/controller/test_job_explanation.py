@@ -22,7 +22,7 @@ from slurm_hadar.controller.presentation.job_explanation import (
 from slurm_hadar.controller.presentation.job_report import of_controller
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import UnknownJobError
+from slurm_hadar.domain.errors import UnknownJobError, UsageError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
@@ -333,6 +333,53 @@ def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, 
     assert not any("no effect" in note for note in notes)
 
 
+def test_a_declaration_that_the_comment_has_no_more_is_named(tmp_path):
+    with pytest.raises(UsageError) as error:
+        explained(tmp_path, job(declaration=None), "it waits")
+    said = str(error.value)
+    assert said.startswith("job 1 is not managed: its Comment has no declaration any more")
+    assert "hadar set 1 KEY=VALUE declares again" in said
+
+
+def test_a_partition_without_a_node_for_the_features_is_named(tmp_path):
+    own = Declaration(types=("any",), partitions=("v100", "p100"), constraint="k80|v100")
+    one = job(declaration=own, partitions=("v100", "p100"), features="k80|v100",
+              reason="BadConstraints")  # fmt: skip
+    found = explained(tmp_path, one, "Slurm keeps it waiting: BadConstraints")
+    text = (
+        "partition p100 has no node with Features=k80|v100, and Slurm starts no job with such a "
+        "partition in its list; run: scontrol update JobId=1 Partition=v100"
+    )
+    assert [note for note in found.notes if "has no node" in note] == [f"It cannot start: {text}"]
+    row = row_of(one, observation([one]), Decision("1", NOW, "waits", "Slurm keeps it waiting: "
+                                                   "BadConstraints"))  # fmt: skip
+    assert row.reason == f"Slurm keeps it waiting: BadConstraints; {text}"
+    # Features that Slurm alone can read, those that fit, and those that fit nowhere.
+    for features in ("[k80*1&v100*1]", "v100|p100"):
+        fits = explained(tmp_path, replace(one, features=features), "it waits")
+        assert not any("has no node" in note for note in fits.notes)
+    nowhere = explained(tmp_path, replace(one, features="k80"), "it waits")
+    (note,) = [note for note in nowhere.notes if "partitions v100 and p100 have no node" in note]
+    assert note.endswith("run: scontrol update JobId=1 Features=")
+
+
+def test_a_job_that_runs_on_a_type_that_it_excludes_says_so(tmp_path):
+    """Its owner set the partition, at the submit or later."""
+    declared = Declaration(types=("v100", "k80"), partitions=("p100",))
+    here = {"p1": {"p100": 1}}
+    one = running("1", here, declaration=declared, partitions=("p100",))
+    text = (
+        "It runs in Partition=p100, as its owner set it, which has no GPU type that "
+        "types=v100,k80 accepts"
+    )
+    assert text in explained(tmp_path, one, "stays").notes
+    later = replace(one, declaration=replace(declared, partitions=("gpu",)))
+    theirs = {"1": Steering(foreign=("Partition",))}
+    assert text in explained(tmp_path, later, "stays", steering=theirs).notes
+    fits = running("1", {"v1": {"v100": 1}}, declaration=declared, partitions=("v100",))
+    assert text not in explained(tmp_path, fits, "stays").notes
+
+
 def explained(tmp_path, one, decided, **more):
     with closing(Store.open(tmp_path / "state")) as store:
         controller = Controller(
@@ -357,7 +404,7 @@ def test_features_that_contradict_the_declared_types_are_named_with_what_to_type
         "run: scontrol update JobId=1 Features="
     )
     fits = explained(tmp_path, replace(one, features="v100"), "no GPU is free")
-    assert not any("It cannot start" in note for note in fits.notes)
+    assert not any("excludes each GPU type" in note for note in fits.notes)
 
 
 def test_a_partition_of_the_owners_without_an_accepted_type_is_said_to_start_it(tmp_path):

@@ -502,6 +502,46 @@ def test_a_job_that_opts_out_after_its_place_was_used_bars_its_owner_too():
     assert found.memory.barred == {} and found.messages == ()
 
 
+LEFT_BY_ITSELF = [
+    {"held": True, "priority": 0, "reason": "JobHeldUser"},
+    {"dependency": "afterok:5", "reason": "Dependency"},
+    {"eligible_s": NOW + 60, "reason": "BeginTime"},
+    {"state": JobState.FINISHED, "priority": 0},
+    {"declaration": None},
+]
+
+
+@pytest.mark.parametrize("out", LEFT_BY_ITSELF)
+def test_who_leaves_the_place_of_another_users_job_gets_none_for_a_day(out):
+    """Until the tick that sees it the other one waits in the worse place."""
+    theirs = replace(DOWN, uid=1001, user="bob")
+    left = replace(UP, **out)
+    more = {"state": after_an_exchange(), "steering": EXCHANGED, "level": "all"}
+    found = places([theirs, BETWEEN, left], ["2"], **more)
+    assert found.nices == {} and found.memory.barred == {UP.uid: NOW + DAY_S}
+    (said,) = found.messages
+    assert said.startswith(f"job 2: it left the place of another user's job; no job of {UP.user}")
+    # It is said once, and the other user exchanges places as before.
+    own = [replace(theirs, nice=0, priority=900), BETWEEN, replace(left, nice=0)]
+    state = json.loads(json.dumps(as_state(found.memory)))
+    assert places(own, ["2"], state=state, level="all").messages == ()
+    # Among a user's own jobs, and by a limit or an admin's hold, nothing is left to gain.
+    for jobs in (
+        [DOWN, BETWEEN, left],
+        [theirs, BETWEEN, replace(UP, reason="QOSMaxGRESPerUser")],
+        [theirs, BETWEEN, replace(UP, held=True, priority=0, reason="JobHeldAdmin")],
+        [replace(theirs, **out), BETWEEN, UP],
+    ):
+        assert places(jobs, ["2"], **more).memory.barred == {}
+
+
+def test_a_place_is_used_by_a_job_that_starts_while_its_nice_stands_for_its_age():
+    ours = {**EXCHANGED, "2": wrote(0, -740)}
+    started = replace(STARTED, nice=-740)
+    jobs = [DOWN, BETWEEN, started]
+    assert nices(jobs, ["1"], state=after_an_exchange(), steering=ours) == {"1": "200"}
+
+
 def test_only_a_nice_that_the_controller_gave_is_seen_as_changed():
     theirs = {"1": job("1", 900, nice=0)}
     for state in (JobState.PENDING, JobState.RUNNING, JobState.FINISHED):

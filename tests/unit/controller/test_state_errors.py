@@ -233,3 +233,10 @@ def test_a_new_folder_is_not_called_a_lost_one(tmp_path, steered, says):
     assert len(said) == bool(says) and all(says in one and "lost" not in one for one in said)
     assert all(str(site.site.state_dir) in one and "history begin anew" in one for one in said)
     store.close()
+
+
+def test_a_standby_has_its_own_file_and_is_not_told_to_look_for_another(tmp_path):
+    usual = state_errors.new_file_message(tmp_path, 1)
+    assert "1 job was steered" in usual and "move it here" in usual
+    standby = state_errors.new_file_message(tmp_path, 2, of_another_host=True)
+    assert "2 jobs were steered" in standby and "move it here" not in standby

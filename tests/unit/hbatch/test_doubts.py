@@ -563,6 +563,24 @@ def test_types_that_a_typed_list_excludes_are_named_before_slurm_refuses_them(pl
         assert doubts(submitted(place, text, "-p", names, groups=groups)) == []
 
 
+def test_a_typed_partition_without_the_types_is_named_before_slurm_refuses_it(place):
+    groups = {"gpu": {"v": "v100", "k": "k80"}}
+    (line,) = doubts(submitted(place, "#HADAR gpus=1 types=k80", "-p", "v", groups=groups))
+    assert "types=k80 and partition v, which has v100, exclude each other" in line
+    assert doubts(submitted(place, "#HADAR gpus=1 types=k80", "-p", "k", groups=groups)) == []
+
+
+def test_a_partition_of_a_typed_list_that_the_constraint_excludes_is_named(place):
+    groups = {"gpu": {"v": "v100", "k": "k80"}}
+    words = ("-p", "v,k", "-C", "v")
+    (line,) = doubts(submitted(place, "#HADAR gpus=1 types=any", *words, groups=groups))
+    assert "partition k of the list has no node with --constraint=v" in line
+    assert "ask for -p v" in line
+    for constraint in ("v|k", "ib", "v&ib|k"):
+        words = ("-p", "v,k", "-C", constraint)
+        assert doubts(submitted(place, "#HADAR gpus=1 types=any", *words, groups=groups)) == []
+
+
 @pytest.mark.parametrize("asked", ["--gres=gpu:1", "--gpus-per-node=1", "--gpus=1"])
 @pytest.mark.parametrize("declared", ["2", "2-4"])
 def test_a_request_for_fewer_gpus_than_declared_is_named(place, asked, declared):

@@ -509,6 +509,18 @@ def test_other_options_of_the_user_do_not(option, value):
     assert listed(EVERYTHING, {option: value}) == ["ampere", "v100"]
 
 
+def test_an_array_that_may_use_all_types_keeps_the_partition():
+    """Slurm's backfill starts its tasks in one partition of a list in each pass."""
+    kinds = ",".join(dict.fromkeys(groups().groups["gpu"].values()))
+    for types in ("any", kinds):
+        held = {"partition": "gpu", "array": "1-3"}
+        result = added(f"types={types} gpus=1", held, groups())
+        assert result.behind == [] and not any("constraint" in one for one in result.options)
+        assert not result.listed
+        del held["array"]
+        assert added(f"types={types} gpus=1", held, groups()).listed
+
+
 @pytest.mark.parametrize("held", [{"nodes": "2"}, {"nodes": "1-2"}, {"ntasks": "2"}, {"gpus": "2"}])
 def test_a_job_that_may_need_several_nodes_keeps_the_partition(held):
     # No member alone may have as many: Slurm would refuse the list.

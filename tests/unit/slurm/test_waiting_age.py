@@ -25,7 +25,6 @@ def test_where_slurm_enforces_limits_an_update_of_the_partitions_takes_the_age()
     assert age.lost(86_400.0) == pytest.approx(10_000 / 7)
     assert age.lost(30 * 86_400.0) == 10_000
     assert age.lost(-5.0) == 0
-    assert age.gained(86_400.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -39,8 +38,8 @@ def test_where_slurm_enforces_limits_an_update_of_the_partitions_takes_the_age()
 def test_elsewhere_it_counts_the_age_since_the_last_computation(key, value):
     age = age_priority({**SITE, key: value})
     assert age.lost(inf) == 0
-    assert age.gained(86_400.0) == pytest.approx(10_000 * 120 / (7 * 86_400))
-    assert age.gained(60.0) == pytest.approx(10_000 * 60 / (7 * 86_400))
+    assert age.in_a_period(86_400.0) == pytest.approx(10_000 * 120 / (7 * 86_400))
+    assert age.in_a_period(60.0) == pytest.approx(10_000 * 60 / (7 * 86_400))
 
 
 @pytest.mark.parametrize(
@@ -49,4 +48,4 @@ def test_elsewhere_it_counts_the_age_since_the_last_computation(key, value):
 )
 def test_where_no_age_counts_it_does_nothing(settings):
     age = age_priority(settings)
-    assert age.lost(1e6) == age.gained(1e6) == 0
+    assert age.lost(1e6) == age.in_a_period(1e6) == 0

@@ -47,8 +47,8 @@ def send(
     sleep: Callable[[float], None],
 ) -> Sent:
     """Send these hints so that no job loses its place; takes some seconds. One query of ages, and
-    one of the jobs each second. Nothing is sent where Slurm does not tell the ages, or counts them
-    too soon: the next tick decides anew."""
+    one of the jobs each second. Nothing is sent where Slurm does not tell the ages, nor to a job
+    with an age where it counts them too soon: the next tick decides anew."""
     if not actions:
         return Sent()
     ids = frozenset(action.job.id for action in actions)
@@ -56,15 +56,21 @@ def send(
         counted = context.cluster.read_priorities()
     except SlurmError as error:
         return Sent((f"the lists of {len(ids)} jobs stay: their ages are not known: {error}",), ids)
-    if next_count_s(observation.jobs.values(), counted, observation.age, context.clock()) < _SAFE_S:
-        return Sent(refused=ids)
-    first = [
-        _with_age(action, max(one.age for one in counted[action.job.raw_id]))
+    ages = {
+        action.job.id: max(one.age for one in counted[action.job.raw_id])
         for action in actions
         if action.job.raw_id in counted
+    }
+    next_s = next_count_s(observation.jobs.values(), counted, observation.age, context.clock())
+    # Of a job that has just come Slurm has counted no age, which the update could take.
+    fresh = [_without_loss(action) for action in actions if ages.get(action.job.id) == 0]
+    aged = [
+        _with_age(action, ages[action.job.id])
+        for action in actions
+        if next_s >= _SAFE_S and ages.get(action.job.id)
     ]
-    done = send_hints(context, first, context.clock())
-    left = {action.job.id: action for action in first if action.job.id not in done.refused}
+    done = send_hints(context, [*fresh, *aged], context.clock())
+    left = {action.job.id: action for action in aged if action.job.id not in done.refused}
     messages = [*done.messages]
     for look in range(_LOOKS):
         if not left:
@@ -85,7 +91,7 @@ def send(
         back = [_own_again(left[id_], shown[id_]) for id_ in sorted(found)]
         messages += send_hints(context, back, context.clock()).messages
         left = {id_: one for id_, one in left.items() if id_ not in ended | found}
-    return Sent((*messages,), done.refused | (ids - {action.job.id for action in first}))
+    return Sent((*messages,), done.refused | (ids - {action.job.id for action in [*fresh, *aged]}))
 
 
 def next_count_s(jobs: Iterable[Job], counted: Counted, age: AgePriority, now: float) -> float:
@@ -108,10 +114,14 @@ def _with_age(action: Action, points: int) -> Action:
         fields={**action.fields, "Nice": nice},
         steering=replace(
             ours,
-            was={**ours.was, "Nice": str(action.job.nice)},
+            was={"Nice": str(action.job.nice), **ours.was},
             wrote={**ours.wrote, "Nice": nice},
         ),
     )
+
+
+def _without_loss(action: Action) -> Action:
+    return replace(action, steering=replace(action.steering, age_lost=False))
 
 
 def _is_ours(job: Job | None, action: Action) -> bool:
@@ -124,14 +134,18 @@ def _is_ours(job: Job | None, action: Action) -> bool:
 
 def _own_again(action: Action, job: Job) -> Action:
     """``job``: as it is now."""
-    ours = replace(_without_nice(action), age_lost=not job.accrue_s)
+    before, ours = action.job.nice, replace(action.steering, age_lost=not job.accrue_s)
+    if ours.was["Nice"] == str(before):
+        ours = _without_nice(ours)
+    else:
+        # That of an exchange.
+        ours = replace(ours, wrote={**ours.wrote, "Nice": str(before)})
     why = "Slurm has found the age again that the other list had taken"
     why = "it is held, and Slurm counts its age anew at its release" if job.held else why
-    return Action(Kind.HINT, job, {"Nice": action.steering.was["Nice"]}, ours, why)
+    return Action(Kind.HINT, job, {"Nice": str(before)}, ours, why)
 
 
-def _without_nice(action: Action) -> Steering:
-    ours = action.steering
+def _without_nice(ours: Steering) -> Steering:
     return replace(
         ours,
         was={key: value for key, value in ours.was.items() if key != "Nice"},

@@ -19,7 +19,6 @@ from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
 from slurm_hadar.controller.snapshot.resource_request import (
-    declares,
     keeps_partition,
     resource_request,
 )
@@ -167,6 +166,8 @@ def _update(
     later = list_updates.comes_later(fields, job, observation)
     if later:
         fields, opened = list_updates.without_list(fields), False
+    if job.declaration and "Features" in fields and _has_added_features(job, steered):
+        steered = replace(steered, was={**steered.was, "Features": job.declaration.constraint})
     if opened:
         was = {**steered.was, "Partition": ",".join(hint.opened)}
         steered = replace(steered, was=was)
@@ -205,10 +206,7 @@ def _typed_again(job: Job, observation: Observation, config: Config) -> tuple[st
         return ()
     typed = queue_head.typed_partitions(job, observation, config)
     members = group_types(config).get(",".join(typed), {})
-    is_short = any(
-        name not in job.partitions and declares(job.declaration, kind, config)
-        for name, kind in members.items()
-    )
+    is_short = not queue_head.is_whole(job, typed, config)
     return typed if is_short and {*job.partitions} <= {*members} else ()
 
 
@@ -236,6 +234,9 @@ def _fields(
         elif list_updates.gives_back(job, names, steered):
             # Without it the job might wait far longer than it loses by its age.
             stays = False
+        if (is_same or not stays) and job.declaration and _has_added_features(job, steered):
+            # The list says the types.
+            fields["Features"] = job.declaration.constraint
         if not (is_same or stays):
             fields["Partition"] = ",".join(names)
             return fields, bool(hint.opened)
@@ -243,6 +244,7 @@ def _fields(
         _is_wider(job, steered)
         and not keeps_partition(job, steered, config)
         and (not excluded or list_updates.would_change_places(job, steered, observation))
+        and not _is_closed_out(job, observation)
     ):
         # A list that has sunk back in the queue is left as it is.
         fields.pop("Partition", None)
@@ -254,6 +256,23 @@ def _fields(
         limited = restored_where_it_fits if _has_unfit_reason(job) else within_types
         fields = _without_unchanged(limited(job, steered, fields, config), job)
     return fields, False
+
+
+def _has_added_features(job: Job, steered: Steering) -> bool:
+    """Whether a waiting job has the features that its opt-out, or ``hadar set``, wrote for the
+    types that its owner declared."""
+    ours = "Features" not in (*steered.foreign, *steered.was)
+    return (
+        job.declaration is not None
+        and bool(job.features)
+        and (ours and job.declaration.added == job.features != job.declaration.constraint)
+    )
+
+
+def _is_closed_out(job: Job, observation: Observation) -> bool:
+    """Whether no partition of its list starts jobs."""
+    there = [observation.partitions.get(name) for name in job.partitions]
+    return not any(one is not None and one.up for one in there)
 
 
 def _limited_while_held(job: Job, observation: Observation, config: Config) -> Action | None:

@@ -50,6 +50,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.placement import Plan
 
 _UNFIT = "it fits in no node of a partition"
+_CUT = "a partition of its group is not UP, and Slurm would cut the list"
 _BEHIND = "its list comes back when it is near the head of the queue"
 
 
@@ -71,7 +72,7 @@ def hints(
     hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
     most_records = queue_head.most_records(observation.queue_depth)
     records_left, behind = most_records, list[list[SchedulableJob]]()
-    unfit: dict[str, tuple[str, ...]] = {}
+    unfit, cut = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(observation)
     waits = (
@@ -96,15 +97,22 @@ def hints(
                 nice = nices.get(target.job.id, "")
                 leaves = list_updates.names_removed(target.job, observation, config)
                 hint_of[target.job.id] = Hint(names, nice, wait, leaves=leaves, opened=opened)
-        elif preference.is_unfit:
+        elif preference.is_unfit or preference.is_cut:
             typed = queue_head.typed_partitions(placed.job, observation, config)
-            if set(typed) != set(placed.job.partitions):
-                unfit |= {target.job.id: typed for target in targets}
+            again = cut if preference.is_cut else unfit
+            # A list that is whole starts the job as well.
+            whole = preference.is_cut and queue_head.is_whole(placed.job, typed, config)
+            stays = whole and list_updates.would_change_places(
+                placed.job, observation.steered(placed.job.id), observation
+            )
+            if set(typed) != set(placed.job.partitions) and not stays:
+                again |= {target.job.id: typed for target in targets}
         else:
             behind.append(targets)
     too_deep = queue_head.too_deep(behind, most_records - records_left, observation, config)
     taken_back = [
         *_taken_back(unfit, _UNFIT, hint_of, inputs),
+        *_taken_back(cut, _CUT, hint_of, inputs),
         *_taken_back(too_deep, _BEHIND, hint_of, inputs),
     ]
     taken_back_ids = {action.job.id for action in taken_back}
@@ -161,11 +169,9 @@ def _taken_back(
             fields = restored_where_it_fits(job, steered, fields, config)
         else:
             fields = within_types(job, steered, fields, config, keeps_list=False)
-        loses = why == _BEHIND and list_updates.would_lose_place(job, observation)
         if (
-            loses
             # It gets its Nice as a job that nothing is taken back from.
-            or list_updates.comes_later(fields, job, observation)
+            list_updates.comes_later(fields, job, observation)
             or not job_updates.differing(job, fields)
         ):
             continue

@@ -10,7 +10,8 @@ stands as it is.
 
 A Nice that another than the controller sets stays, also of a job that has another's place. No user
 shall gain by it: the owner's jobs exchange no places for a day, and those that still wait in a
-better place than their own go back.
+better place than their own go back. So for one that leaves the place of another user's job without
+having started, by its owner's doing: the other job waits in the worse place until the next tick.
 """
 
 from collections.abc import Collection, Mapping
@@ -190,7 +191,8 @@ def barred_texts(memory: Memory, observation: Observation) -> list[str]:
     """A sentence on each job for which its owner's jobs are barred from this tick on."""
     until = formats.moment(observation.now + _BARRED_S)
     return [
-        f"job {job.id}: {_why(job)}; no job of {job.user} exchanges its place until {until}"
+        f"job {job.id}: {_why(job, memory, observation)}; no job of {job.user} exchanges its place "
+        f"until {until}"
         for job in _gone_back(memory, observation)
     ]
 
@@ -206,24 +208,50 @@ def notes(memory: Memory, observation: Observation) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _why(job: Job) -> str:
+def _why(job: Job, memory: Memory, observation: Observation) -> str:
+    if _left_anothers(job.id, memory, observation):
+        return "it left the place of another user's job"
     if job.managed:
         return f"Nice {job.nice} is not what the exchange of places gave it, and stays"
     return "it opted out after another job started from its place"
 
 
 def _gone_back(memory: Memory, observation: Observation) -> list[Job]:
-    """Jobs with a Nice of an exchange that have another by now, and those with a worse place than
-    their own that have opted out and so get their own again."""
+    """Jobs with a Nice of an exchange that have another by now, those with a worse place than their
+    own that have opted out and so get their own again, and those that left the better place of
+    another user's job."""
     waiting = {id_ for id_, job in observation.jobs.items() if job.state is JobState.PENDING}
-    lost, found = _lost(memory, observation, waiting), []
+    lost = _lost(memory, observation, waiting)
+    found = [
+        observation.jobs[id_] for id_ in memory.lent if _left_anothers(id_, memory, observation)
+    ]
     for id_ in memory.ours:
         job, changed = observation.jobs.get(id_), id_ in observation.nice_changed
-        if job is None or not (changed or id_ in waiting):
+        if job is None or job in found or not (changed or id_ in waiting):
             continue
         if changed if job.managed else lost.get(id_, 0) > 0:
             found.append(job)
     return found
+
+
+def _left_anothers(id_: str, memory: Memory, observation: Observation) -> bool:
+    """Whether a job has left a better place than its own, which belongs to another user's job,
+    without having started, by its owner's doing since the last tick."""
+    one, job = memory.lent.get(id_), observation.jobs.get(id_)
+    if one is None or job is None or one.less >= one.lost or id_ in memory.left or job.restarts:
+        return False
+    uids = {
+        observation.jobs[other].uid
+        for other in with_partners(memory, (id_,))
+        if other in observation.jobs
+    }
+    if uids == {job.uid}:
+        return False
+    if job.state is not JobState.PENDING:
+        return job.state is JobState.FINISHED and not job.nodes
+    held = job.held and job.reason != "JobHeldAdmin"
+    later = bool(job.dependency) or job.eligible_s > observation.now
+    return held or later or not job.managed
 
 
 def _used(id_: str, one: Lent, memory: Memory, observation: Observation) -> bool:
@@ -240,7 +268,8 @@ def _used(id_: str, one: Lent, memory: Memory, observation: Observation) -> bool
     if id_ in observation.nice_changed:
         # Another user has changed its Nice, maybe before it started.
         return one.less < one.lost
-    return job.nice == one.nice
+    # It may have started while another Nice stood for its age (age_compensation).
+    return job.nice == one.nice or str(job.nice) == observation.steered(id_).wrote.get("Nice")
 
 
 def _waits_with(job: Job | None, one: Lent) -> bool:

@@ -9,8 +9,6 @@ from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.waiting_age import PASS_S
 
-_YOUNG_S = 120.0
-"""No order is worth the age of a job that has waited longer: others may come in the meantime."""
 _LEAST_POINTS = 1.0
 """Slurm's priorities are whole numbers."""
 
@@ -20,23 +18,24 @@ def would_change_places(job: Job, steered: Steering, observation: Observation) -
     partitions alone. A list of ours that makes it wait is widened all the same."""
     if steered.until:
         return False
-    waited_s, takes = _waited_s(job, observation), takes_age(job, observation)
-    if takes and can_keep_age(job, observation):
-        # In the end its age of that moment counts, while others have theirs of the last time.
-        lost, gained, takes = 0.0, observation.age.in_a_period(waited_s), False
-    else:
-        lost, gained = observation.age.lost(waited_s), observation.age.gained(waited_s)
-    lost, gained = (points if points >= _LEAST_POINTS else 0.0 for points in (lost, gained))
-    return takes or observation.others_within(job, lost, gained)
+    if observation.age.is_forgotten:
+        if not takes_age(job, observation):
+            return False
+        if not can_keep_age(job, observation):
+            return True
+    # In the end its age of that moment counts, while others have theirs of the last time.
+    gained = observation.age.in_a_period(_waited_s(job, observation))
+    return gained >= _LEAST_POINTS and observation.others_ahead(job, gained)
 
 
 def can_keep_age(job: Job, observation: Observation) -> bool:
-    """Whether the job keeps its place while an update takes its age: its Nice is its owner's, and
-    may be another one for some seconds (:mod:`.age_compensation`). An array's is that of all its
-    tasks."""
+    """Whether the job keeps its place while an update takes its age: its Nice may be another one
+    for some seconds (:mod:`.age_compensation`). An array's is that of all its tasks, and after a
+    requeue it may stand for the age that was lost by that."""
     ours = observation.steered(job.id)
-    own = "Nice" not in ours.was and "Nice" not in ours.foreign
-    return observation.keeps_ages and own and not job.array_tasks
+    requeued = "Nice" in ours.was and job.restarts > 0
+    others = requeued or "Nice" in ours.foreign
+    return observation.keeps_ages and not others and not job.array_tasks
 
 
 def comes_later(fields: Mapping[str, str], job: Job, observation: Observation) -> bool:
@@ -46,20 +45,13 @@ def comes_later(fields: Mapping[str, str], job: Job, observation: Observation) -
     return (
         "Nice" in fields
         and fields.get("Partition", ",".join(job.partitions)) != ",".join(job.partitions)
-        and observation.age.lost(_waited_s(job, observation)) >= _LEAST_POINTS
+        and takes_age(job, observation)
     )
 
 
 def without_list(fields: Mapping[str, str]) -> dict[str, str]:
     """``fields`` without the list, and without the features that go with it."""
     return {key: value for key, value in fields.items() if key not in ("Partition", "Features")}
-
-
-def would_lose_place(job: Job, observation: Observation) -> bool:
-    """Whether an update of its partitions takes the age of a job with another one's place in the
-    queue, for which no Nice can stand."""
-    has_others = observation.keeps_ages and "Nice" in observation.steered(job.id).was
-    return has_others and takes_age(job, observation)
 
 
 def notes(staying: Collection[str]) -> dict[str, str]:
@@ -92,8 +84,7 @@ def opens_a_free_gpu(job: Job, names: Collection[str], observation: Observation)
 
 def takes_age(job: Job, observation: Observation) -> bool:
     """Whether the update takes an age from the job that Slurm has to count again."""
-    waited_s = _waited_s(job, observation)
-    return waited_s > _YOUNG_S and observation.age.lost(waited_s) >= _LEAST_POINTS
+    return observation.age.lost(_waited_s(job, observation)) >= _LEAST_POINTS
 
 
 def counts_again(steered: Steering, observation: Observation) -> bool:

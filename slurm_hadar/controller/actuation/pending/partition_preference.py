@@ -17,8 +17,11 @@ from slurm_hadar.controller.snapshot.resource_request import accepts, keeps_part
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.waits import far_slower, run_times
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.scheduling import narrowing
+
+_CLOSED = Partition("", (), up=False)
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,13 @@ class PreferenceInput:
 @dataclass(frozen=True)
 class Preference:
     """A job's partitions in the order in which it prefers their types, empty where an order says
-    nothing; those of them in which it surely fits now; and whether it never fits in one of them."""
+    nothing; those of them in which it surely fits now; whether it never fits in one of them; and
+    whether its list, or one that it could get, would omit a type that what its owner typed has."""
 
     names: tuple[str, ...] = ()
     fit: frozenset[str] = frozenset()
     is_unfit: bool = False
+    is_cut: bool = False
 
 
 def worth_waiting(
@@ -134,6 +139,42 @@ def with_returned(
     return replace(target, request=replace(target.request, partitions=names)), names
 
 
+def _is_whole_array(
+    target: SchedulableJob, types: Mapping[str, str], known: PreferenceInput
+) -> bool:
+    """Whether a list would say nothing but an order of all ``types`` of the partition in which an
+    array waits. In each pass Slurm's backfill starts tasks of an array in one partition of its list
+    only (22.05.8 and 24.11.5), so that others behind them may start first."""
+    job, config = target.job, known.config
+    members = group_types(config).get(",".join(job.partitions), {})
+    return (
+        bool(job.array_tasks and members)
+        and not longest_wait(job, config)
+        and types.keys() == members.keys()
+        and all(accepts(job, target.request, kind, config) for kind in types.values())
+    )
+
+
+def _closed_types(target: SchedulableJob, known: PreferenceInput) -> frozenset[str]:
+    """The GPU types that a job accepts, of partitions that are not UP in the group that its owner
+    typed. Slurm takes one that is DRAIN or INACTIVE out of a list at each update, and only a
+    controller would put it back; in the one that its owner typed the job waits for all its nodes.
+    """
+    job, there = target.job, known.observation.partitions
+    typed = queue_head.typed_partitions(job, known.observation, known.config)
+    members = group_types(known.config).get(",".join(typed), {})
+    is_ours = "Partition" not in known.observation.steered(job.id).foreign
+    if not (members and is_ours and there.get(typed[0], _CLOSED).up):
+        return frozenset()
+    if not {*job.partitions} <= {*typed, *members}:
+        return frozenset()
+    return frozenset(
+        kind
+        for name, kind in members.items()
+        if not there.get(name, _CLOSED).up and accepts(job, target.request, kind, known.config)
+    )
+
+
 def _fits_typed_only(
     target: SchedulableJob, listed: Collection[str], known: PreferenceInput
 ) -> bool:
@@ -177,8 +218,14 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)
     types = job_updates.types_of(open_to_it, observation)
+    if _is_whole_array(target, types, known):
+        return Preference()
     if _fits_typed_only(target, types, known):
         return Preference(is_unfit=True)
+    if closed := _closed_types(target, known):
+        fast = {types[name] for name in empty.fits(target, types)}
+        if not closed <= far_slower(target, snapshot, fast, observation):
+            return Preference(is_cut=True)
     if len(types) == 1 and len(job.partitions) > 1 and types.keys() < set(job.partitions):
         # No job starts in the others.
         return Preference(tuple(types))

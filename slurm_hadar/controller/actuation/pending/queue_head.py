@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
+from slurm_hadar.controller.snapshot.resource_request import declares
 from slurm_hadar.domain.job import Job
 
 _LARGEST = 200
@@ -66,3 +67,13 @@ def typed_partitions(job: Job, observation: Observation, config: Config) -> tupl
     """What the owner typed, where hbatch or a tick made a list of it; else what Slurm shows."""
     found = job_updates.asked_for(job, observation.steered(job.id), config)
     return tuple(found["Partition"].split(",")) if "Partition" in found else job.partitions
+
+
+def is_whole(job: Job, typed: Sequence[str], config: Config) -> bool:
+    """Whether its list has all partitions with a GPU type that the job accepts of those that
+    ``typed`` stands for."""
+    members = group_types(config).get(",".join(typed), {})
+    return job.declaration is not None and all(
+        name in job.partitions or not declares(job.declaration, kind, config)
+        for name, kind in members.items()
+    )
