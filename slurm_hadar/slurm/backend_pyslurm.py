@@ -16,7 +16,7 @@ Through the commands, because PySlurm (seen with 25.11.2 adapted to Slurm 24.11.
 - judges signals by an errno that need not be this call's: ``signal``, ``cancel``;
 - takes no sbatch options and reads none from a script in sbatch's way: ``submit``;
 - crashes the process on ``hold(mode=...)``: ``hold``;
-- and for what is rare: ``read_reservations``, ``read_topology``,
+- and for what is rare: ``read_reservations``, ``reserve``, ``unreserve``, ``read_topology``,
   ``read_config``, ``ping``.
 
 PySlurm's calls end by Slurm's own MessageTimeout rather than by ``slurm.timeout_s``. One process
@@ -188,6 +188,14 @@ class PySlurmCluster:
     def requeue(self, ids: Sequence[str]) -> list[SlurmError | None]:
         """Through the commands."""
         return self._plain.requeue(ids)
+
+    def reserve(self, name: str, nodes: Sequence[str]) -> None:
+        """Through the commands."""
+        self._plain.reserve(name, nodes)
+
+    def unreserve(self, name: str) -> None:
+        """Through the commands."""
+        self._plain.unreserve(name)
 
     def requeue_ended(self, job_id: str, stays_held: bool = False) -> None:
         """Through the commands."""

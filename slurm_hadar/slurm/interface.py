@@ -58,7 +58,8 @@ class Cluster(Protocol):
     """Why this back end was chosen, as a sentence for ``hadar check``."""
     queries: Counter[str]
     """Requests sent so far by kind: jobs, nodes, partitions, reservations, config, users, ping,
-    limits, minutes, mails, priorities, update, submit, requeue, hold, release, signal, cancel."""
+    limits, minutes, mails, priorities, update, submit, requeue, reserve, hold, release, signal,
+    cancel."""
     traffic: Traffic
     """How many requests that were, and how quickly they were answered."""
     notes: list[str]
@@ -160,6 +161,15 @@ class Cluster(Protocol):
 
         To a job that waits, or has ended since it was read, nothing happens.
         """
+        ...
+
+    def reserve(self, name: str, nodes: Sequence[str]) -> None:
+        """Close nodes for all jobs but those that run there, from now on for two minutes, by a
+        reservation beside any others."""
+        ...
+
+    def unreserve(self, name: str) -> None:
+        """End the reservation of that name."""
         ...
 
     def requeue_ended(self, job_id: str, stays_held: bool = False) -> None:

@@ -9,6 +9,7 @@ from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
 from slurm_hadar.controller.actuation.destinations.surplus import given_back, without_surplus
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.steering import Steering
 
 ELASTIC = Declaration(
@@ -18,12 +19,15 @@ COPIES = Declaration(
     types=("any",), checkpoint="yes", model="resnet50", fork=(1, 4), batch=(64, 64)
 )
 GREW = {"1": Steering(gpus={"v100": 2}, time=NOW - 30, moves=1, was={"TresPerNode": "gres/gpu:1"})}
+OWN = CONFIG.model_copy(update={"site": CONFIG.site.model_copy(update={"rights": "user"})})
+"""A researcher's own controller, which may make no reservation."""
 V1 = node("v1", gpus_used={"v100": 2})
 
 
-def returned(jobs, found, steering=None, site=CONFIG):
+def returned(jobs, found, steering=None, site=CONFIG, partitions=None):
     """Job -> nodes that it keeps, and the jobs that are moved for it."""
-    shown = observation(jobs, found, **({"steering": steering} if steering else {}))
+    more = {"steering": steering} if steering else {}
+    shown = observation(jobs, found, partitions, **more)
     snapshot = look(shown, site)
     stay = {id_: one.held for id_, one in snapshot.schedulable.items() if one.held}
     plan = dictate(snapshot.view, {id_: _kinds(held) for id_, held in stay.items()})
@@ -84,7 +88,6 @@ def test_it_does_so_however_short_its_move_was_ago():
         [ordinary(partitions=("k80",))],
         [ordinary(reason="Dependency")],
         [ordinary(request=GpuRequest(per_node={UNTYPED: 2}))],
-        [ordinary(), ordinary("10")],
         [ordinary(request=GpuRequest(per_node={UNTYPED: 2})), ordinary("10", priority=1500)],
     ],
     ids=[
@@ -93,12 +96,23 @@ def test_it_does_so_however_short_its_move_was_ago():
         "no use of it",
         "not its turn",
         "too large",
-        "they would take the place itself",
         "a larger one ahead",
     ],
 )
-def test_it_keeps_all_where_that_helps_no_job_or_costs_its_place(waiting):
+def test_it_keeps_all_where_that_helps_no_job(waiting):
     assert not returned([grown(), *waiting], [V1], GREW)
+
+
+def test_it_keeps_its_part_before_all_that_wait():
+    many = [ordinary(str(number)) for number in range(9, 20)]
+    assert returned([grown(), *many], [V1], GREW) == {"1": {"v1": {"v100": 1}}}
+
+
+def test_it_keeps_all_where_its_part_could_be_taken():
+    both = [ordinary(), ordinary("10")]
+    assert not returned([grown(), *both], [V1], GREW, OWN)
+    higher = [Partition("gpu", ("v1",)), Partition("v100", ("v1",), priority_tier=2)]
+    assert not returned([grown(), *both], [V1], GREW, partitions=higher)
 
 
 def test_it_keeps_all_where_the_job_that_waits_starts_on_free_gpus():
@@ -126,12 +140,14 @@ def test_copies_leave_the_nodes_that_are_waited_for():
     assert returned([copies(there), ordinary(partitions=("v100",))], found, FORKED) == {
         "1": {"p1": {"p100": 1}}
     }
-    # One that may run on any of them could take the node that is kept, the only one of its type.
-    assert not returned([copies(there), ordinary()], found, FORKED)
+    both = [ordinary(), ordinary("10"), ordinary("11")]
+    assert returned([copies(there), *both], found, FORKED) == {"1": {"v1": {"v100": 1}}}
+    # Without its node kept one that may run on any of them could take it, the only one of its type.
+    assert not returned([copies(there), ordinary()], found, FORKED, OWN)
     there["v2"] = {"v100": 1}
     found.append(node("v2", 1, gpus_used={"v100": 1}))
-    assert returned([copies(there), ordinary()], found, FORKED) == {"1": {"v1": {"v100": 1}}}
-    assert not returned([copies(there), ordinary(), ordinary("10")], found, FORKED)
+    assert returned([copies(there), ordinary()], found, FORKED, OWN) == {"1": {"v1": {"v100": 1}}}
+    assert not returned([copies(there), ordinary(), ordinary("10")], found, FORKED, OWN)
     # With as many nodes as it was submitted with, it has nothing to give back.
     assert not returned([copies(there), ordinary()], found)
 
@@ -140,6 +156,6 @@ def test_copies_with_a_list_of_partitions_may_start_again_on_any_type():
     there = {"v1": {"v100": 1}, "k1": {"k80": 1}, "p1": {"p100": 1}}
     found = [node(name, 1, gpus_used=gpus) for name, gpus in there.items()]
     listed = replace(copies(there), partitions=("v100", "k80", "p100"))
-    assert returned([listed, ordinary(), ordinary("10")], found, FORKED) == {
+    assert returned([listed, ordinary(), ordinary("10")], found, FORKED, OWN) == {
         "1": {"v1": {"v100": 1}}
     }

@@ -7,6 +7,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.destinations import left_nodes
 from slurm_hadar.controller.actuation.destinations.crossing_moves import CrossingMoves, MovingJob
 from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
+from slurm_hadar.controller.actuation.destinations.own_nodes import can_be_kept
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, placed
@@ -45,7 +46,8 @@ def places_lost(
     While a moved job is requeued Slurm gives what is free, and what the job leaves, to the next
     job. So a job moves only to what no waiting job can use, alone or together with what all moves
     of this tick leave, with CPUs and memory that are free beside it, to no node that another
-    moved job leaves, and to none that Slurm closes for a job ahead. ``guards.preempt`` lets it move
+    moved job leaves, and to none that Slurm closes for a job ahead; or to a part of what it holds,
+    which is kept for it (:mod:`.own_nodes`). ``guards.preempt`` lets it move
     to what other moved jobs leave as well.
     """
     if not moves:
@@ -77,6 +79,7 @@ def places_lost(
         waiting, more = _serve(waiting, observation, left)
         takers |= more
     found: dict[str, str] = {}
+    closed = set[str]()
     for action in moves:
         if action.placement is None:
             continue
@@ -99,6 +102,9 @@ def places_lost(
                 continue
             _take(left, place, own)
             crossing.add(action.job, place)
+            continue
+        if closed.isdisjoint(place) and can_be_kept(action.job, place, observation, config):
+            closed |= place.keys()
             continue
         taker = next(((takers | later)[name] for name in place if name in takers | later), "")
         found[action.job.id] = _not_free(taker, planned & place.keys())

@@ -1,7 +1,7 @@
 """A moved job's place in the queue: a requeue takes away the age that gave it its priority, and a
 Nice gives that back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -31,22 +31,27 @@ class MoveNice:
 
 
 def restoring_nices(
-    context: ActionContext, waiting: Sequence[tuple[Entry, Job]], now: float
+    context: ActionContext,
+    waiting: Sequence[tuple[Entry, Job]],
+    now: float,
+    least: Mapping[str, int],
 ) -> dict[str, MoveNice]:
     """The Nice that gives each moved job the priority that it had: a requeue takes its age away.
+    ``least``: job -> the priority that it is to have at least.
 
     Slurm shows that after an update only, so one is sent that changes nothing. Thus a job never has
     less while it may start. Without those that may start already.
     """
     before = {
-        job.id: (priority, job)
+        job.id: (max(priority, least.get(job.id, 0)), job)
         for entry, job in waiting
         if isinstance(priority := entry.details.get("priority"), int)
+        and (context.ages or job.id in least)
         and steering_of(entry.details, now).gpus
         and job.eligible_s > now + 1
         and not set_back(job, now)
     }
-    if not (context.ages and before):
+    if not before:
         return {}
     same = [
         Update(id_, {"StartTime": begin_time(job.eligible_s)}) for id_, (_, job) in before.items()
@@ -90,7 +95,7 @@ def correct_nices(context: ActionContext, entries: Sequence[Entry]) -> None:
         if isinstance(priority := entry.details.get("priority"), int)
     }
     # Twice: the first time a job may get too much.
-    for _ in range(2 if context.ages else 0):
+    for _ in range(2):
         try:
             shown = context.cluster.read_jobs(list(before)) if before else []
         except SlurmError:

@@ -21,7 +21,12 @@ from slurm_hadar.controller.actuation.move_steps import (
     MoveStep,
     decide_move,
 )
-from slurm_hadar.controller.actuation.running import mails, move_priority, poll_schedule
+from slurm_hadar.controller.actuation.running import (
+    mails,
+    move_priority,
+    node_claims,
+    poll_schedule,
+)
 from slurm_hadar.controller.actuation.running.releases import (
     begin_time_returned,
     done_text,
@@ -254,12 +259,24 @@ def _requeue(
     mails.switch_off(context, [job for _, job, _ in moved])
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
-    entries = [entry for entry, _, until in moved if sent_s <= until]
+    in_time = [(entry, job) for entry, job, until in moved if sent_s <= until]
+    claims = node_claims.lay(context, in_time)
+    entries = []
+    for (entry, job), error in zip(in_time, claims, strict=True):
+        if error is None:
+            entries.append(entry)
+        elif not error.retry:
+            outcome = f"{DROPPED}Slurm does not keep its nodes for it: {error}"
+            messages += write_unmoved_plan(context, job)
+            context.store.end(entry.id, outcome, now)
+            messages.append(f"job {entry.job}: {outcome}")
     if not entries:
         return messages
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
     for entry, error in zip(entries, errors, strict=True):
+        if error is not None and node_claims.has(context, entry):
+            node_claims.withdraw(context, jobs[entry.id])
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
@@ -283,7 +300,10 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             messages.append(f"job {job.id}: {outcome}")
     if not waiting:
         return messages
-    nices = move_priority.restoring_nices(context, waiting, now)
+    claims = {entry.id for entry, _ in waiting if node_claims.has(context, entry)}
+    first = node_claims.first_priority(context) if claims else 0
+    least = {job.id: first for entry, job in waiting if entry.id in claims}
+    nices = move_priority.restoring_nices(context, waiting, now, least)
     releases, updates = [], []
     for entry, job in waiting:
         release = release_of(context, entry, job, now)
@@ -302,6 +322,13 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         releases.append(release)
         updates.append(context.update(job, release.changes, steering_until_taken(context, release)))
     answers = _update_errors(context, [job for _, job in waiting], updates, now)
+    used = []
+    for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
+        if entry.id in claims and error is None and not release.left:
+            used.append((entry, job))
+        elif entry.id in claims:
+            node_claims.withdraw(context, job)
+    node_claims.use(context, used)
     taken: list[Entry] = []
     begin_times: list[Update] = []
     for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
@@ -312,7 +339,8 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             outcome, where = (release.left, release.starts) if release.left else done_text(steering)
             context.store.end(entry.id, outcome, now)
             messages.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
-            if not release.left and steering.gpus and not (job.id in nices and nices[job.id].exact):
+            is_exact = entry.id in claims or (job.id in nices and nices[job.id].exact)
+            if not release.left and steering.gpus and not is_exact:
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and pending.BEGUN not in str(error):
@@ -326,7 +354,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
                 begin_times.append(Update(job.id, {"StartTime": release.changes["StartTime"]}))
     if begin_times:
         context.cluster.apply(begin_times)
-    move_priority.correct_nices(context, taken)
+    move_priority.correct_nices(context, taken if context.ages else [])
     return messages
 
 

@@ -1,0 +1,32 @@
+"""Moves to a part of what a job holds: its nodes are kept for it while it is requeued.
+
+Otherwise Slurm would give all that the job leaves to those that wait, the part that it keeps too.
+:mod:`slurm_hadar.controller.actuation.running.node_claims` keeps them, by a reservation.
+"""
+
+from slurm_hadar.config import Config
+from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.snapshot.eligibility import Place
+from slurm_hadar.domain.job import Job
+
+
+def can_be_kept(job: Job, place: Place, observation: Observation, config: Config) -> bool:
+    """Whether a running job that is requeued to ``place`` starts there whoever waits.
+
+    No reservation is made without an operator's rights, and no priority passes a partition of a
+    higher tier.
+    """
+    if config.site.rights == "user" or not is_part(place, job.gpus):
+        return False
+    partitions = observation.partitions.values()
+    tier = min((one.priority_tier for one in partitions if one.name in job.partitions), default=1)
+    return all(
+        one.priority_tier <= tier or place.keys().isdisjoint(one.nodes) for one in partitions
+    )
+
+
+def is_part(place: Place, held: Place) -> bool:
+    """Whether a job that holds ``held`` has as many GPUs on each node of ``place``."""
+    return bool(place) and all(
+        sum(gpus.values()) <= sum(held.get(name, {}).values()) for name, gpus in place.items()
+    )

@@ -1,0 +1,89 @@
+"""First claim on its own nodes of a job that is requeued to a part of what it held.
+
+Slurm gives what a requeued job leaves to the first that waits, in the second or two until the job
+may start again. Meanwhile a reservation closes these nodes for all, and with it goes a Nice that
+puts the job before all that wait there. The reservation ends by itself two minutes later, should
+the controller die; a Nice that is left is corrected when the move is ended.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from slurm_hadar.controller.actuation.apply import ActionContext
+from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
+from slurm_hadar.controller.actuation.entry_details import steering_of
+from slurm_hadar.controller.actuation.running import move_priority
+from slurm_hadar.controller.journal.entry import Entry
+from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.domain.job import Job, JobState
+
+_LOOKS, _PAUSE_S = 10, 0.5
+"""How often, and how far apart, it is asked whether the jobs have started."""
+
+
+def has(context: ActionContext, entry: Entry) -> bool:
+    """Whether a move has a claim: it goes to a part of what its job held when it was decided."""
+    held, place = entry.details.get("from"), steering_of(entry.details, 0.0).nodes
+    may = context.config.site.rights != "user"
+    return may and isinstance(held, dict) and is_part(place, held)
+
+
+def lay(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[SlurmError | None]:
+    """Close the nodes of moves with a claim, before their jobs are requeued: Slurm's answers."""
+    answers: list[SlurmError | None] = []
+    for entry, job in moved:
+        try:
+            if has(context, entry):
+                nodes = sorted(steering_of(entry.details, 0.0).nodes)
+                context.cluster.reserve(_name(job), nodes)
+            answers.append(None)
+        except SlurmError as error:
+            answers.append(error)
+    return answers
+
+
+def first_priority(context: ActionContext) -> int:
+    """One more than any waiting job has; 0 where that cannot be read."""
+    try:
+        jobs = context.cluster.read_jobs()
+    except SlurmError:
+        return 0
+    return max((job.priority for job in jobs if job.state is JobState.PENDING), default=0) + 1
+
+
+def use(
+    context: ActionContext,
+    released: Sequence[tuple[Entry, Job]],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Open the nodes again: the jobs, which may start, are the first there. One that has not
+    started some seconds later gets its own priority again. Slurm is asked about these jobs only."""
+    if not released:
+        return
+    for _, job in released:
+        withdraw(context, job)
+    waiting = {job.id: entry for entry, job in released}
+    for _ in range(_LOOKS):
+        sleep(_PAUSE_S)
+        try:
+            shown = context.cluster.read_jobs(list(waiting))
+        except SlurmError:
+            continue
+        still = {job.id for job in shown if job.state is JobState.PENDING}
+        waiting = {id_: entry for id_, entry in waiting.items() if id_ in still}
+        if not waiting:
+            return
+    move_priority.correct_nices(context, list(waiting.values()))
+
+
+def withdraw(context: ActionContext, job: Job) -> None:
+    """Open the nodes of a job that does not go there after all."""
+    try:
+        context.cluster.unreserve(_name(job))
+    except SlurmError:
+        # It has ended by itself, or will.
+        return
+
+
+def _name(job: Job) -> str:
+    return f"hadar_{job.raw_id}"
