@@ -42,6 +42,7 @@ class Slurm:
     age: int = 0
     state: JobState = JobState.PENDING
     held: bool = False
+    array_tasks: str = ""
     observation: list[int] = field(default_factory=list)
     later: list = field(default_factory=list)
 
@@ -62,6 +63,7 @@ class Slurm:
             priority=self.priority,
             nice=self.nice,
             held=self.held,
+            array_tasks=self.array_tasks,
             accrue_s=self.accrue_s,
             submit_s=self.since,
             eligible_s=self.since,
@@ -103,13 +105,14 @@ def store(tmp_path):
     found.close()
 
 
-def tick(slurm, store, tmp_path):
+def tick(slurm, store, tmp_path, *others):
     site = config(
         f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n'
         '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
     )
     known = decode(store.steerings(["1"]).get("1", "")) or Steering()
-    shown = replace(observation([slurm.shown()], steering={"1": known}), age=AGE, keeps_ages=True)
+    jobs = [slurm.shown(), *others]
+    shown = replace(observation(jobs, steering={"1": known}), age=AGE, keeps_ages=True)
     hints = decide(shown, {}, SITE).of(Kind.HINT)
     aged = age_compensation.need(hints, shown)
     context = ActionContext(slurm, store, site, clock=lambda: slurm.now)
@@ -245,6 +248,9 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
         # The Nice for the age that its requeue took, and one of another user's.
         ({"restarts": 1}, Steering(was={"Nice": "0"}, wrote={"Nice": "100"}), False),
         ({}, Steering(foreign=("Nice",)), False),
+        # A preference of a list, for which it is asked whether there is an age.
+        ({"array_tasks": "3-9"}, Steering(was={"Partition": "gpu"}), True),
+        ({"array_tasks": "3-9"}, Steering(was={"Partition": "gpu"}, until=NOW), False),
     ],
 )
 def test_whose_age_is_kept(more, ours, keeps):
@@ -264,16 +270,33 @@ def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept
     assert hinted(decide(replace(shown, keeps_ages=True), {}, SITE)) == {"1": {"Partition": LIST}}
 
 
-@pytest.mark.parametrize("more", [{"array_tasks": "3-9"}, {}])
-def test_no_list_takes_the_age_of_a_young_job_that_nothing_keeps(more):
+def test_no_list_takes_the_age_of_a_young_job_that_nothing_keeps():
     """One that comes meanwhile with a little more priority would start first."""
     one = Slurm(partition="k80,v100,p100").shown()
-    one = replace(one, submit_s=NOW - 60, eligible_s=NOW - 60, **more)
-    shown = replace(observation([one]), age=AGE, keeps_ages=bool(more))
+    one = replace(one, submit_s=NOW - 60, eligible_s=NOW - 60)
+    shown = replace(observation([one]), age=AGE)
     assert hinted(decide(shown, {}, SITE)) == {}
     fresh = replace(one, submit_s=NOW - 0.5, eligible_s=NOW - 0.5)
-    shown = replace(observation([fresh]), age=AGE, keeps_ages=bool(more))
+    shown = replace(observation([fresh]), age=AGE)
     assert hinted(decide(shown, {}, SITE)) == {"1": {"Partition": LIST}}
+
+
+@pytest.mark.parametrize(("lag_s", "goes"), [(60.0, True), (30.0, False)])
+def test_a_young_array_gets_a_list_while_slurm_has_counted_no_age(store, tmp_path, lag_s, goes):
+    slurm = Slurm(lag_s=lag_s, since=NOW - 60, partition="k80,v100,p100", array_tasks="3-9")
+    before = slurm.priority
+    sent, aged = tick(slurm, store, tmp_path)
+    assert len(aged) == 1 and bool(sent.refused) is not goes
+    assert (slurm.partition == LIST) is goes and slurm.priority == before
+
+
+def test_a_young_job_passes_none_that_is_older(store, tmp_path):
+    slurm = Slurm(lag_s=30.0, since=NOW - 60)
+    other = job("2", partitions=("v100",), priority=slurm.priority + 20, submit_s=NOW - 90)
+    sent, aged = tick(slurm, store, tmp_path, other)
+    assert len(aged) == 1 and sent.refused == {"1"} and slurm.partition == "gpu"
+    sent, _ = tick(slurm, store, tmp_path, replace(other, priority=slurm.priority + 70))
+    assert not sent.refused and slurm.partition == LIST
 
 
 def test_a_young_job_keeps_its_priority(store, tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
-from slurm_hadar.controller.actuation.pending.list_updates import can_keep_age
+from slurm_hadar.controller.actuation.pending.list_updates import can_keep_age, would_pass
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -30,14 +30,21 @@ Counted = Mapping[int, Sequence[CountedPriority]]
 
 
 def need(actions: Sequence[Action], observation: Observation) -> list[Action]:
-    """Those of the hints that take an age which can be kept."""
+    """Those of the hints that may take an age: one that can be kept, or that is worth more than a
+    preference."""
     return [
         action
         for action in actions
         if action.steering.age_lost
         and "Nice" not in action.fields
-        and can_keep_age(action.job, observation)
+        and observation.keeps_ages
+        and (can_keep_age(action.job, observation) or _is_preference(action))
     ]
+
+
+def _is_preference(action: Action) -> bool:
+    """Whether it only says where the job would rather start."""
+    return "Partition" in action.steering.was and not action.steering.until
 
 
 def send(
@@ -67,7 +74,10 @@ def send(
     aged = [
         _with_age(action, ages[action.job.id])
         for action in actions
-        if next_s >= _SAFE_S and ages.get(action.job.id)
+        if next_s >= _SAFE_S
+        and ages.get(action.job.id)
+        and can_keep_age(action.job, observation)
+        and not (_is_preference(action) and would_pass(action.job, observation))
     ]
     done = send_hints(context, [*fresh, *aged], context.clock())
     left = {action.job.id: action for action in aged if action.job.id not in done.refused}

@@ -21,9 +21,17 @@ def would_change_places(job: Job, steered: Steering, observation: Observation) -
     if observation.age.is_forgotten:
         if not takes_age(job, observation):
             return False
+        if observation.keeps_ages and _waited_s(job, observation) <= observation.age.period_s:
+            # Slurm may not have counted it yet: age_compensation decides, which asks.
+            return False
         if not can_keep_age(job, observation):
             return True
-    # In the end its age of that moment counts, while others have theirs of the last time.
+    return would_pass(job, observation)
+
+
+def would_pass(job: Job, observation: Observation) -> bool:
+    """Whether a job that Slurm counts anew could start before another: in the end its age of that
+    moment counts, while others have theirs of the last time."""
     gained = observation.age.in_a_period(_waited_s(job, observation))
     return gained >= _LEAST_POINTS and observation.others_ahead(job, gained)
 
