@@ -48,7 +48,7 @@ def queue_of(site):
 
 
 def forgiven(site):
-    """bob's jobs exchange places again, though one left the place of ada's without having started."""
+    """bob's jobs exchange places again, though one left ada's place without having started."""
     site.tick()
     site(HADAR, "hadar", "retire")
 

@@ -7,7 +7,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.destinations import left_nodes
 from slurm_hadar.controller.actuation.destinations.crossing_moves import CrossingMoves, MovingJob
 from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
-from slurm_hadar.controller.actuation.destinations.own_nodes import can_be_kept
+from slurm_hadar.controller.actuation.destinations.own_nodes import can_reserve
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, placed
@@ -103,7 +103,7 @@ def places_lost(
             _take(left, place, own)
             crossing.add(action.job, place)
             continue
-        if closed.isdisjoint(place) and can_be_kept(action.job, place, observation, config):
+        if closed.isdisjoint(place) and can_reserve(action.job, place, observation, config):
             closed |= place.keys()
             continue
         taker = next(((takers | later)[name] for name in place if name in takers | later), "")

@@ -1,7 +1,7 @@
 """Moves to a part of what a job holds: its nodes are kept for it while it is requeued.
 
 Otherwise Slurm would give all that the job leaves to those that wait, the part that it keeps too.
-:mod:`slurm_hadar.controller.actuation.running.node_claims` keeps them, by a reservation.
+:mod:`slurm_hadar.controller.actuation.running.node_reservations` keeps them, by a reservation.
 """
 
 from slurm_hadar.config import Config
@@ -10,8 +10,8 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.domain.job import Job
 
 
-def can_be_kept(job: Job, place: Place, observation: Observation, config: Config) -> bool:
-    """Whether a running job that is requeued to ``place`` starts there whoever waits.
+def can_reserve(job: Job, place: Place, observation: Observation, config: Config) -> bool:
+    """Whether a running job that is requeued to ``place`` can start there first, whatever waits.
 
     No reservation is made without an operator's rights, and no priority passes a partition of a
     higher tier.

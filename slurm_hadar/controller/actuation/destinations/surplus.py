@@ -12,7 +12,7 @@ from itertools import combinations, islice
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.destinations.left_nodes import without
-from slurm_hadar.controller.actuation.destinations.own_nodes import can_be_kept
+from slurm_hadar.controller.actuation.destinations.own_nodes import can_reserve
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob, by_type
@@ -141,7 +141,7 @@ class _Scene:
     ) -> bool:
         """Whether it does so at once, wherever Slurm starts those of ``waiting`` that may start on
         what is free once it has left. ``after``: without it."""
-        if can_be_kept(target.job, kept, self.observation, self.config):
+        if can_reserve(target.job, kept, self.observation, self.config):
             return True
         everything = _with(self.free, target.held)
         copies = target.request.copies[1] > 1

@@ -24,7 +24,7 @@ from slurm_hadar.controller.actuation.move_steps import (
 from slurm_hadar.controller.actuation.running import (
     mails,
     move_priority,
-    node_claims,
+    node_reservations,
     poll_schedule,
 )
 from slurm_hadar.controller.actuation.running.releases import (
@@ -260,9 +260,9 @@ def _requeue(
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
     in_time = [(entry, job) for entry, job, until in moved if sent_s <= until]
-    claims = node_claims.lay(context, in_time)
+    answers = node_reservations.reserve(context, in_time)
     entries = []
-    for (entry, job), error in zip(in_time, claims, strict=True):
+    for (entry, job), error in zip(in_time, answers, strict=True):
         if error is None:
             entries.append(entry)
         elif not error.retry:
@@ -275,8 +275,8 @@ def _requeue(
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
     for entry, error in zip(entries, errors, strict=True):
-        if error is not None and node_claims.has(context, entry):
-            node_claims.withdraw(context, jobs[entry.id])
+        if error is not None and node_reservations.is_for(context, entry):
+            node_reservations.end(context, jobs[entry.id])
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
@@ -300,9 +300,9 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             messages.append(f"job {job.id}: {outcome}")
     if not waiting:
         return messages
-    claims = {entry.id for entry, _ in waiting if node_claims.has(context, entry)}
-    first = node_claims.first_priority(context) if claims else 0
-    least = {job.id: first for entry, job in waiting if entry.id in claims}
+    reserved = {entry.id for entry, _ in waiting if node_reservations.is_for(context, entry)}
+    first = node_reservations.first_priority(context) if reserved else 0
+    least = {job.id: first for entry, job in waiting if entry.id in reserved}
     nices = move_priority.restoring_nices(context, waiting, now, least)
     releases, updates = [], []
     for entry, job in waiting:
@@ -324,11 +324,11 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     answers = _update_errors(context, [job for _, job in waiting], updates, now)
     used = []
     for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
-        if entry.id in claims and error is None and not release.left:
+        if entry.id in reserved and error is None and not release.left:
             used.append((entry, job))
-        elif entry.id in claims:
-            node_claims.withdraw(context, job)
-    node_claims.use(context, used)
+        elif entry.id in reserved:
+            node_reservations.end(context, job)
+    node_reservations.give(context, used)
     taken: list[Entry] = []
     begin_times: list[Update] = []
     for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
@@ -339,7 +339,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             outcome, where = (release.left, release.starts) if release.left else done_text(steering)
             context.store.end(entry.id, outcome, now)
             messages.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
-            is_exact = entry.id in claims or (job.id in nices and nices[job.id].exact)
+            is_exact = entry.id in reserved or (job.id in nices and nices[job.id].exact)
             if not release.left and steering.gpus and not is_exact:
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.

@@ -1,4 +1,4 @@
-"""First claim on its own nodes of a job that is requeued to a part of what it held.
+"""Reservations of the nodes of a job that is requeued to a part of what it held.
 
 Slurm gives what a requeued job leaves to the first that waits, in the second or two until the job
 may start again. Meanwhile a reservation closes these nodes for all, and with it goes a Nice that
@@ -21,19 +21,20 @@ _LOOKS, _PAUSE_S = 10, 0.5
 """How often, and how far apart, it is asked whether the jobs have started."""
 
 
-def has(context: ActionContext, entry: Entry) -> bool:
-    """Whether a move has a claim: it goes to a part of what its job held when it was decided."""
+def is_for(context: ActionContext, entry: Entry) -> bool:
+    """Whether the nodes of a move are reserved: it goes to a part of what its job held when it was
+    decided."""
     held, place = entry.details.get("from"), steering_of(entry.details, 0.0).nodes
     may = context.config.site.rights != "user"
     return may and isinstance(held, dict) and is_part(place, held)
 
 
-def lay(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[SlurmError | None]:
-    """Close the nodes of moves with a claim, before their jobs are requeued: Slurm's answers."""
+def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[SlurmError | None]:
+    """Close the nodes of such moves before their jobs are requeued: Slurm's answers."""
     answers: list[SlurmError | None] = []
     for entry, job in moved:
         try:
-            if has(context, entry):
+            if is_for(context, entry):
                 nodes = sorted(steering_of(entry.details, 0.0).nodes)
                 context.cluster.reserve(_name(job), nodes)
             answers.append(None)
@@ -51,7 +52,7 @@ def first_priority(context: ActionContext) -> int:
     return max((job.priority for job in jobs if job.state is JobState.PENDING), default=0) + 1
 
 
-def use(
+def give(
     context: ActionContext,
     released: Sequence[tuple[Entry, Job]],
     sleep: Callable[[float], None] = time.sleep,
@@ -61,7 +62,7 @@ def use(
     if not released:
         return
     for _, job in released:
-        withdraw(context, job)
+        end(context, job)
     waiting = {job.id: entry for entry, job in released}
     for _ in range(_LOOKS):
         sleep(_PAUSE_S)
@@ -76,7 +77,7 @@ def use(
     move_priority.correct_nices(context, list(waiting.values()))
 
 
-def withdraw(context: ActionContext, job: Job) -> None:
+def end(context: ActionContext, job: Job) -> None:
     """Open the nodes of a job that does not go there after all."""
     try:
         context.cluster.unreserve(_name(job))
