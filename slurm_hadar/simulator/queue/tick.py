@@ -20,6 +20,7 @@ from slurm_hadar.scheduling import slurm_schedulers
 from slurm_hadar.scheduling.free_over_time import FreeOverTime
 from slurm_hadar.scheduling.slurm_schedulers import Waiting
 from slurm_hadar.simulator.estimates import estimate
+from slurm_hadar.simulator.queue import surplus
 from slurm_hadar.simulator.queue.cluster_state import ClusterState, stopped
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
 from slurm_hadar.simulator.queue.reported_rates import ReportedRates
@@ -70,7 +71,7 @@ class SimulatedController:
         work, cluster, steering = setting.workload, setting.cluster, setting.steering
         self._state, self._decide, self._steering = state, decide, steering
         self._work, self._asked, self._gpus = work, state.asked, cluster.gpus
-        self._tested = setting.limits.tested
+        self._tested, self._pause_s = setting.limits.tested, setting.costs.pause_s
         estimates = setting.seen or estimate(work)
         estimates = replace(estimates, rate=estimates.rate * state.asked.types[:, :, None])
         guards = {
@@ -147,6 +148,10 @@ class SimulatedController:
         if self._steering.preempt:
             self._make_way(plan, movable, now)
         if self._steering.moves:
+            queue, pause_s = self._state.queue(self._tested), self._pause_s
+            for job, placement in surplus.returned(self._state, plan, queue, now, pause_s):
+                self._state.move(job, placement, now)
+                movable[self._work.ids[job]] = False
             self._move(plan, movable, now)
 
     def _view(self, managed: IntArray, now: float) -> View:

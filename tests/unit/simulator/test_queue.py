@@ -189,6 +189,42 @@ def test_a_move_takes_free_gpus_and_costs_its_pause() -> None:
     assert moving({0.0: {"j1": on("fast")}}, jobs, steering=later)[1] == 540 + 10 + 460 / 2
 
 
+GROWS = [[[1.0, 2.0]], [[1.0, 0.0]]]
+
+
+@pytest.mark.parametrize(
+    ("managed", "ends"),
+    [
+        # It grows at the first tick, gives back at that of 60 s, and grows again at that of 180 s.
+        ("no", [190.0 + (1000.0 - 50 * 2 - 110) / 2, 160.0]),
+        # A managed job that waits is for the policy.
+        ("yes", [10.0 + 1000.0 / 2, 610.0]),
+    ],
+)
+def test_a_grown_job_gives_back_what_an_unmanaged_job_waits_for(managed, ends) -> None:
+    jobs = work(GROWS[:2], total=[1000.0, 100.0], arrival=[0.0, 30.0], counts=(1, 2), types=ONE)
+    jobs = queue_of(jobs, f"job_id,managed\nj0,yes\nj1,{managed}\n")
+    assert moving({0.0: {"j0": on("fast", 2)}}, jobs, "fast=2") == ends
+
+
+def test_it_does_so_however_short_its_move_was_ago() -> None:
+    jobs = work(GROWS[:2], total=[1000.0, 100.0], arrival=[0.0, 630.0], counts=(1, 2), types=ONE)
+    jobs = queue_of(jobs, "job_id,managed\nj0,yes\nj1,no\n")
+    later = SteeringSetting(tick_s=60.0, min_between_moves_s=600.0)
+    found = moving({0.0: {"j0": on("fast", 2)}}, jobs, "fast=2", steering=later)
+    # Grown at 600 s.
+    assert found == [660.0 + 10.0 + (1000.0 - 600 - 50 * 2), 760.0]
+
+
+def test_a_grown_job_keeps_what_helps_nobody() -> None:
+    """j1 is too large for the rest."""
+    jobs = work([*GROWS[:1], [[0.0, 1.0]]], total=[1000.0, 100.0], arrival=[0.0, 30.0],
+                counts=(1, 2), types=ONE)  # fmt: skip
+    jobs = queue_of(jobs, "job_id,managed\nj0,yes\nj1,no\n")
+    found = moving({0.0: {"j0": on("fast", 2)}}, jobs, "fast=2")
+    assert found[1] == found[0] + 100.0
+
+
 PREEMPTS = SteeringSetting(tick_s=60.0, min_between_moves_s=0.0, preempt=True)
 
 
