@@ -1,7 +1,7 @@
 """The placements until the next choice: values from the timetable, and one assignment of gangs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -102,6 +102,14 @@ def choose(inputs: RoundInput, table: Timetable, unchanged: bool = False) -> Rou
     option = options.now if unchanged else _in_queue_order(inputs, value, _assigned(options, value))
     easy = restart_factor(inputs.view) >= _EASY if doubt.job.any() else None
     return RoundChoice(option, value, gain, share, critical, price, easy, longest)
+
+
+def choose_without(inputs: RoundInput, choice: RoundChoice, jobs: Sequence[int]) -> RoundChoice:
+    """Another choice in which none of these jobs gets the option that it has in this one."""
+    value = choice.value.copy()
+    value[jobs, choice.option[jobs]] = 0.0
+    option = _in_queue_order(inputs, value, _assigned(inputs.options, value))
+    return replace(choice, option=option, value=value)
 
 
 def _decides_makespan(inputs: RoundInput, table: Timetable, elapsed: float) -> BoolArray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_hadar.domain.view import View
+from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.allocation import Allocation, FreeCapacity, ResourcePools
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.node_emptying import NodeEmptier
@@ -15,12 +15,20 @@ from slurm_hadar.policies.timetable.work import Options
 @dataclass
 class PlacedJobs:
     """``allocations``: of the placed jobs. ``unplaced``: why chosen jobs got no nodes.
-    ``onto_idle``: the option of jobs that move onto GPUs that the choice does not use."""
+    ``instead``: the option of jobs on GPUs that chosen jobs could not take. ``onto_idle``: the
+    option of jobs that move onto GPUs that the choice does not use."""
 
     free_capacity: FreeCapacity
     allocations: dict[int, Allocation] = field(default_factory=dict)
     unplaced: dict[int, str] = field(default_factory=dict)
+    instead: dict[int, int] = field(default_factory=dict)
     onto_idle: dict[int, int] = field(default_factory=dict)
+
+    def options(self, chosen: IntArray) -> IntArray:
+        """(J,) the options of the placed jobs; ``chosen`` (J,): those of the choice."""
+        found = chosen.copy()
+        found[list(self.instead)] = list(self.instead.values())
+        return found
 
 
 def place(
@@ -135,8 +143,9 @@ def _next_best(view: View, options: Options, choice: RoundChoice, found: PlacedJ
         if (
             job not in found.allocations
             and found.free_capacity.left[options.pool[col]] >= options.gpus[col]
+            and _place_one(view, options, found, job, col)
         ):
-            _place_one(view, options, found, job, col)
+            found.instead[job] = col
 
 
 def _pairs(rows: Iterable[np.int64], cols: Iterable[np.int64]) -> list[tuple[int, int]]:

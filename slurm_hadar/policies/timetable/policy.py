@@ -9,7 +9,7 @@ that determine the makespan, elastic GPU counts, and moves only if they pay.
   than a fraction of the time, so that a long one has slack if gangs do not fit as planned.
 - Each choice of placements is one assignment of gangs by values from the programme: the worth of
   the job's remaining work per second there, more where the timetable has it, first where a job
-  would otherwise miss the horizon.
+  would otherwise miss the horizon. Where no nodes fit a gang, a few more are tried without it.
 - Between choices no job moves; a move must save several times its restart.
 - GPUs that no choice uses go to running jobs that end sooner there, restart included
   (``idle_gpus.py``).
@@ -20,22 +20,24 @@ that determine the makespan, elastic GPU counts, and moves only if they pay.
   (``composite.py``).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import State, View
+from slurm_hadar.domain.view import FloatArray, State, View
 from slurm_hadar.policies.allocation import nothing_to_place, resource_pools
 from slurm_hadar.policies.composite import decide_composite
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable import memory
-from slurm_hadar.policies.timetable.choice import choose
+from slurm_hadar.policies.timetable.choice import RoundChoice, choose, choose_without
 from slurm_hadar.policies.timetable.doubt import doubt_of, optimistic_rates
 from slurm_hadar.policies.timetable.fairness import finish_ratio
 from slurm_hadar.policies.timetable.idle_gpus import (
     move_onto_idle,
     stay_where_moves_gain_nothing,
 )
-from slurm_hadar.policies.timetable.places import place
+from slurm_hadar.policies.timetable.places import PlacedJobs, place
 from slurm_hadar.policies.timetable.plan import solve
 from slurm_hadar.policies.timetable.reasons import plan_with_reasons
 from slurm_hadar.policies.timetable.round_input import RoundInput
@@ -44,6 +46,8 @@ from slurm_hadar.policies.timetable.speeds import learn, with_speeds
 from slurm_hadar.policies.timetable.work import options_of
 
 _LEAST_WEIGHT = 1e-3
+_CHOICES = 4
+"""Most choices of a round, where nodes do not fit what the first ones place."""
 
 
 def decide(view: View, state: State) -> tuple[Plan, State]:
@@ -80,13 +84,46 @@ def _planned(view: View, state: State) -> tuple[Plan, State]:
     choice = choose(inputs, past.table, kept)
     places = place(view, pools, options, choice)
     if not kept:
-        stay_where_moves_gain_nothing(inputs, choice.option, places)
+        choice, places = _where_nodes_fit(inputs, choice, places)
+        option = places.options(choice.option)
+        stay_where_moves_gain_nothing(inputs, option, places)
         move_onto_idle(inputs, choice.gain, places)
-        chosen = {job: int(choice.option[job]) for job in places.allocations} | places.onto_idle
-        selected = {jobs.ids[job]: option for job, option in chosen.items()}
+        option[list(places.onto_idle)] = list(places.onto_idle.values())
+        selected = {jobs.ids[job]: int(option[job]) for job in places.allocations}
         past = memory.TimetableState(past.table, selected, jobs.ids, view.now)
     plan = plan_with_reasons(inputs, choice, places, past.table)
     return plan, with_speeds(memory.to_state(past, names), observed)
+
+
+def _where_nodes_fit(
+    inputs: RoundInput, choice: RoundChoice, places: PlacedJobs
+) -> tuple[RoundChoice, PlacedJobs]:
+    """This choice, or one of a few without the options for which no nodes were found: that whose
+    placed jobs have the largest sum of values, the last of equals.
+
+    A choice counts the GPUs of a pool, not those of each node, nor CPUs and memory.
+    """
+    if not places.unplaced:
+        return choice, places
+    value, found = choice.value, (choice, places)
+    largest = _placed_value(value, choice, places)
+    shortages = dict(places.unplaced)
+    for _ in range(_CHOICES - 1):
+        choice = choose_without(inputs, choice, list(places.unplaced))
+        places = place(inputs.view, inputs.pools, inputs.options, choice)
+        shortages = places.unplaced | shortages
+        if (placed := _placed_value(value, choice, places)) >= largest:
+            found, largest = (choice, replace(places, unplaced=shortages)), placed
+        if not places.unplaced:
+            break
+    return found
+
+
+def _placed_value(value: FloatArray, choice: RoundChoice, places: PlacedJobs) -> float:
+    """The sum of the values of the jobs that got nodes."""
+    option = places.options(choice.option)
+    jobs = [job for job in sorted(places.allocations) if option[job] >= 0]
+    return float(value[jobs, option[jobs]].sum())
 
 
 POLICY = Policy(

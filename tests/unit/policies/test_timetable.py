@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
@@ -53,7 +53,28 @@ def test_same_view_same_plan(view: View) -> None:
     assert decide(view, {}) == decide(view, {})
 
 
+def _gangs_that_no_node_fits(
+    gpus: list[int], rate: list[list[float]], left: list[float], **fields: object
+) -> View:
+    """Nodes of one type with these GPUs, and jobs on 1 or 3 of one node: the GPUs of a pool are
+    enough for all that are chosen, and those of a node are not."""
+    jobs = jobs_of(np.array(rate)[:, None, :], left=left, max_nodes=1, **fields)
+    return view_of(nodes_of([[each] for each in gpus]), jobs, counts=(1, 3))
+
+
+_TWO_GANGS = _gangs_that_no_node_fits(
+    [2, 4, 1], [[1.0, 1.0], [0.0, 3.0], [1.0, 1.0], [0.0, 1.0]], [5e3, 36e3, 36e3, 36e3],
+    movable=[False, True, True, True],
+)  # fmt: skip
+_A_GANG_RUNS = _gangs_that_no_node_fits(
+    [4, 2], [[1.0, 2.0], [0.0, 1.0], [2.0, 3.0], [1.0, 2.0]], [360.0, 5e3, 5e3, 36e3],
+    movable=[True, False, True, True], held=[(1, 0, 0, 3)],
+)  # fmt: skip
+
+
 @given(views(degenerate=False))
+@example(_TWO_GANGS)
+@example(_A_GANG_RUNS)
 @_QUICK
 def test_second_round_changes_nothing(view: View) -> None:
     # Where a restart costs nothing a job may change to a place that is as good.
@@ -63,6 +84,34 @@ def test_second_round_changes_nothing(view: View) -> None:
     second, _ = decide(after, json.loads(json.dumps(state)))
     check(after, second)
     assert places(after, second) == places(view, first)
+
+
+def test_a_running_job_keeps_its_gpus_where_more_do_not_fit_on_a_node() -> None:
+    # Three GPUs are free beside the two jobs that stay, on two nodes. The fullest that fits one
+    # GPU is not the node on which the job runs.
+    view = _gangs_that_no_node_fits(
+        [4, 1], [[1.0, 0.0], [1.0, 0.0], [1.0, 5.0]], [36e3] * 3,
+        movable=[False, False, True], held=[(0, 0, 0, 1), (1, 0, 0, 1), (2, 0, 0, 1)],
+    )  # fmt: skip
+    plan, state = decide(view, {})
+    assert places(view, plan)["j2"] == {(0, 0): 1}
+    assert state["chosen"]["j2"] == 0  # type: ignore[index]
+
+
+def test_where_no_node_fits_a_second_gang_one_job_gets_fewer_gpus() -> None:
+    # Two gangs of three would have all six GPUs, and only the first node has three.
+    view = _gangs_that_no_node_fits(
+        [4, 2], [[0.0, 2.0], [1.0, 3.0], [0.0, 2.0]], [5e3, 5e3, 36e3]
+    )  # fmt: skip
+    plan, _ = decide(view, {})
+    assert places(view, plan) == {"j0": {(0, 0): 3}, "j1": {(0, 0): 1}}
+
+
+def test_a_gang_that_no_node_fits_says_so() -> None:
+    view = _gangs_that_no_node_fits([3, 2, 1], [[0.0, 3.0], [0.0, 3.0]], [36e3, 36e3])
+    plan, _ = decide(view, {})
+    assert set(plan.placements) == {"j0"}
+    assert "short of GPUs on one node: it needs 3 together" in plan.waiting["j1"]
 
 
 @given(views(degenerate=False), st.integers(0, 6))
