@@ -102,6 +102,8 @@ def advance(
                 _keep_as_either(context, entry, job)
             if job is not None and (decided.step is MoveStep.STAY or not job.managed):
                 messages += _correct_plan(context, job)
+            if job is not None and entry.phase == REQUEUED:
+                node_reservations.end(context, entry, job)
             context.store.end(entry.id, decided.outcome, now)
             messages.append(f"job {entry.job}: {decided.outcome}")
             if job is not None and not job.managed:
@@ -275,8 +277,8 @@ def _requeue(
     errors = context.cluster.requeue([entry.job for entry in entries])
     jobs = {entry.id: job for entry, job, _ in moved}
     for entry, error in zip(entries, errors, strict=True):
-        if error is not None and node_reservations.is_for(context, entry):
-            node_reservations.end(context, jobs[entry.id])
+        if error is not None:
+            node_reservations.end(context, entry, jobs[entry.id])
         if error is None:
             context.store.advance(entry.id, REQUEUED, sent_s)
         elif not error.retry:
@@ -296,6 +298,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
         if job.held:
             outcome = "it was held while it moved; its owner or an admin decides"
             context.remove_plan(job)
+            node_reservations.end(context, entry, job)
             context.store.end(entry.id, outcome, now)
             messages.append(f"job {job.id}: {outcome}")
     if not waiting:
@@ -326,8 +329,8 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
         if entry.id in reserved and error is None and not release.left:
             used.append((entry, job))
-        elif entry.id in reserved:
-            node_reservations.end(context, job)
+        else:
+            node_reservations.end(context, entry, job)
     node_reservations.give(context, used)
     taken: list[Entry] = []
     begin_times: list[Update] = []

@@ -6,6 +6,7 @@ puts the job before all that wait there. The reservation ends by itself two minu
 the controller die; a Nice that is left is corrected when the move is ended.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -61,8 +62,8 @@ def give(
     started some seconds later gets its own priority again. Slurm is asked about these jobs only."""
     if not released:
         return
-    for _, job in released:
-        end(context, job)
+    for entry, job in released:
+        end(context, entry, job)
     waiting = {job.id: entry for entry, job in released}
     for _ in range(_LOOKS):
         sleep(_PAUSE_S)
@@ -77,13 +78,12 @@ def give(
     move_priority.correct_nices(context, list(waiting.values()))
 
 
-def end(context: ActionContext, job: Job) -> None:
-    """Open the nodes of a job that does not go there after all."""
-    try:
-        context.cluster.unreserve(_name(job))
-    except SlurmError:
-        # It has ended by itself, or will.
-        return
+def end(context: ActionContext, entry: Entry, job: Job) -> None:
+    """Open the nodes of a move again, if they were reserved."""
+    # Where that fails the reservation has ended by itself, or will.
+    with contextlib.suppress(SlurmError):
+        if is_for(context, entry):
+            context.cluster.unreserve(_name(job))
 
 
 def _name(job: Job) -> str:
