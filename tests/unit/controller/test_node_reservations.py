@@ -34,7 +34,8 @@ OTHERS = [job("2", declaration=None, priority=900), running("3", {"v1": {"v100":
 class Slurm:
     """It answers each call by what the test says, and starts job 1 after so many looks."""
 
-    def __init__(self, starts_after=1, **errors):
+    def __init__(self, starts_after=1, others=OTHERS, **errors):
+        self.others = others
         self.calls, self.errors, self.nice, self.left = [], errors, 0, starts_after
         self.traffic = Traffic()
 
@@ -66,7 +67,7 @@ class Slurm:
         self._called("jobs")
         mine = replace(REQUEUED, priority=400 - self.nice, nice=self.nice)
         if ids is None:
-            return [mine, *OTHERS]
+            return [mine, *self.others]
         if ("unreserve", "hadar_1") in self.calls:
             self.left -= 1
             mine = replace(mine, state=JobState.PENDING if self.left >= 0 else JobState.RUNNING)
@@ -122,6 +123,17 @@ def test_no_others_are(context, more, rights):
     slurm = Slurm()
     acknowledged(own, slurm, {**PART, **more})
     assert slurm.named("reserve", "requeue") == [("requeue", "1")]
+
+
+def test_nothing_is_reserved_where_nobody_waits(context):
+    slurm = Slurm(others=[job("2", priority=0, held=True), OTHERS[1]])
+    acknowledged(context, slurm)
+    assert slurm.named("reserve", "requeue") == [("requeue", "1")]
+    context.store.end(context.store.open_entries()[0].id, "moved", NOW)
+    waits(context, slurm)
+    (update,) = [words for _, words in slurm.named("update") if "TresPerNode" in words]
+    # As after any move.
+    assert update["Nice"] == "-100"
 
 
 def test_a_job_whose_nodes_slurm_does_not_reserve_stays(context):

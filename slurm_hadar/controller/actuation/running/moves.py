@@ -304,7 +304,9 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     if not waiting:
         return messages
     reserved = {entry.id for entry, _ in waiting if node_reservations.is_for(context, entry)}
-    first = node_reservations.first_priority(context) if reserved else 0
+    moved_ids = [job.id for _, job in moved]
+    first = node_reservations.first_priority(context, moved_ids) if reserved else 0
+    reserved = reserved if first else set()
     least = {job.id: first for entry, job in waiting if entry.id in reserved}
     nices = move_priority.restoring_nices(context, waiting, now, least)
     releases, updates = [], []

@@ -8,7 +8,7 @@ the controller die; a Nice that is left is corrected when the move is ended.
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
@@ -31,11 +31,15 @@ def is_for(context: ActionContext, entry: Entry) -> bool:
 
 
 def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[SlurmError | None]:
-    """Close the nodes of such moves before their jobs are requeued: Slurm's answers."""
+    """Close the nodes of such moves before their jobs are requeued, where others wait: Slurm's
+    answers."""
     answers: list[SlurmError | None] = []
+    chosen = {entry.id for entry, _ in moved if is_for(context, entry)}
+    if not (chosen and first_priority(context, [job.id for _, job in moved])):
+        return [None] * len(moved)
     for entry, job in moved:
         try:
-            if is_for(context, entry):
+            if entry.id in chosen:
                 nodes = sorted(steering_of(entry.details, 0.0).nodes)
                 context.cluster.reserve(_name(job), nodes)
             answers.append(None)
@@ -44,13 +48,15 @@ def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[
     return answers
 
 
-def first_priority(context: ActionContext) -> int:
-    """One more than any waiting job has; 0 where that cannot be read."""
+def first_priority(context: ActionContext, moved: Collection[str]) -> int:
+    """One more than any waiting job has but for the moved ones; 0 where none waits, or where that
+    cannot be read."""
     try:
         jobs = context.cluster.read_jobs()
     except SlurmError:
         return 0
-    return max((job.priority for job in jobs if job.state is JobState.PENDING), default=0) + 1
+    waiting = [job for job in jobs if job.state is JobState.PENDING and job.id not in moved]
+    return max((job.priority + 1 for job in waiting if not job.held), default=0)
 
 
 def give(
