@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from slurm_hadar.exchange.job_side import seconds
@@ -82,12 +83,17 @@ class Tracker:
                 overhead=self._settings.overhead,
             )
             number = min(number, _MOST_EPOCHS * self._steering.dataset_size)
+        if self._link is None:
+            number = min(left, self._to_whole_batches(number))
         counts = copies_ledger.divide(number, speeds)
         parts = copies_ledger.deal(self._ledger.take(number), counts)
         counts = [copies_ledger.length(part) for part in parts]
         self._counts = dict(zip(ranks, counts, strict=True))
         expected = max(count / speed for count, speed in zip(counts, speeds, strict=True))
         soft = min(_PROBE_S, self._settings.round_s) if probe else 1.25 * expected + 0.25
+        if self._link is None:
+            # Nobody waits for it.
+            soft = inf
         step_s = 0.0 if probe else max(self._steering.batch / speed for speed in speeds)
         slack = _NEWCOMER_S if probe else 1.0 + 3 * step_s + 10 * self._cost_s
         self._base = [float(group["lr"]) for group in self._optimizer.param_groups]
@@ -108,6 +114,13 @@ class Tracker:
         self._sent_s = self._began - began
         self._deadline = self._began + soft + slack
         return orders[0]
+
+    def _to_whole_batches(self, number: int) -> int:
+        """So many samples, or a few more: a round that ends within a batch would make an update
+        that a training alone does not make."""
+        end, size = self._ledger.done + number, self._steering.dataset_size
+        inside = end % size
+        return number + min(-inside % self._steering.batch, size - inside)
 
     def end_round(self, own: CopyReport) -> None:
         """Wait for the copies, average, account; may raise SystemExit after TERM."""

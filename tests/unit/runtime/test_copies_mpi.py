@@ -179,10 +179,12 @@ def test_the_plan_may_say_the_shares_before_speeds_are_known(tmp_path, monkeypat
     run._signals.restore()
 
 
-def test_alone_it_is_an_ordinary_training(tmp_path):
+@pytest.mark.parametrize("epochs", [0.4, 0.45])
+def test_alone_it_is_an_ordinary_training(tmp_path, epochs):
+    """However long its rounds are, it makes the same updates."""
     torch.manual_seed(0)
     model, optimizer, words = alone(tmp_path / "a.pt", 2 * N)
-    loop(Copies(model, optimizer, round_epochs=0.4, **words), model)
+    loop(Copies(model, optimizer, round_epochs=epochs, **words), model)
     torch.manual_seed(0)
     other, optimizer, words = alone(tmp_path / "b.pt", 2 * N)
     loop(Training(other, optimizer, **words), other)
