@@ -104,10 +104,7 @@ class Observer:
     ) -> tuple[dict[str, Steering], frozenset[str]]:
         """What we did to these jobs, less what another user changed since; and those of which it
         was the Nice."""
-        ours = self._recall(managed)
-        # A requeue at the time limit is no move.
-        moved = self._store.counts(Kind.MOVE.value, REQUEUED, without=chaining.DETAIL)
-        ours = steering_store.with_moves(ours, moved)
+        ours = self._with_moves(self._recall(managed))
         open_entries = self._store.open_entries()
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)
@@ -123,7 +120,15 @@ class Observer:
             ours = steering_store.of_jobs(self._config, jobs.values())
         else:
             ours = self._recall(jobs)
+        ours = self._with_moves(ours)
         return steering_store.without_foreign(ours, jobs, self._config, (), now)
+
+    def _with_moves(self, ours: dict[str, Steering]) -> dict[str, Steering]:
+        if not ours:
+            return ours
+        # A requeue at the time limit is no move.
+        moved = self._store.counts(Kind.MOVE.value, REQUEUED, without=chaining.DETAIL)
+        return steering_store.with_moves(ours, moved)
 
     def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
         if steering_store.in_the_job(self._config):

@@ -275,7 +275,8 @@ def row_of(
         planned=steered.gpus,
         done=_done(progress, total),
         samples_per_s=progress.rate or None if progress else None,
-        moves=max(0, steered.moves - in_vain),
+        # Those of a job that opted out stay true.
+        moves=max(0, observation.record_of(job.id).moves - in_vain),
         reason="; ".join(filter(None, why)),
         account=job.account,
         raw_id=job.raw_id,
