@@ -91,11 +91,9 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
             ended += f". hadar doctor {id_} shows what is kept of it"
         raise UnknownJobError(f"Slurm shows no job {id_}{ended}")
     ensure_managed(job, was_managed=bool(history or controller.store.decisions.of(id_)))
-    # Of one that is left alone by now, the last decision holds no more.
-    decision = controller.store.decisions.last().get(id_) if job.managed else None
-    excluded = excluded_types.in_an_excluded_partition(job, observation, controller.config)
-    if decision is not None and excluded:
-        decision = replace(decision, reason=excluded)
+    decision = excluded_types.corrected(
+        controller.store.decisions.last().get(id_), job, observation, controller.config
+    )
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [
