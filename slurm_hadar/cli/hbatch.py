@@ -349,10 +349,12 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         return ""
     else:
         state = "the job is managed"
-        if submit.site and not _exchange_query(submit, submit.site).has_active_controller():
+        if submit.site is None:
+            state = "it is not known whether a controller manages the job"
+        elif not _exchange_query(submit, submit.site).has_active_controller():
             state = "the job will be managed"
             more.append("no controller is acting now, and until one does it is an ordinary job")
-        if any("not steered" in doubt for doubt in outcome.doubts):
+        if submit.site and any("not steered" in doubt for doubt in outcome.doubts):
             # A line above says why.
             state += ", but not steered"
     plain = [text for text in more if not any(letter.isdigit() for letter in text)]

@@ -211,7 +211,7 @@ def _change(job: str, config: ConfigOption, words: list[str]) -> list[Job]:
     for found in jobs:
         shown = opted_in(found, site, found.partitions).declaration
         if words == ["pin=yes"] and (shown is None or shown.off):
-            raise HadarError(f"job {found.id} is not managed, so nothing moves it")
+            raise UsageError(f"job {found.id} is not managed, so nothing moves it")
         declared = declaration.parse(words, f"job {job}", found.declaration)
         if "gpus" in keys:
             refuse_impossible(declared, lambda: _gpus_of(cluster))
@@ -313,7 +313,7 @@ def _find(cluster: Cluster, id_: str, site: Config) -> list[Job]:
         raise HadarError(f"{cluster.notes[0]}; name its tasks one by one, such as {jobs[0].id}")
     for job in jobs:
         if job.declaration_error:
-            raise HadarError(f"job {job.id}: {job.declaration_error}")
+            raise UsageError(f"job {job.id} is not managed: {job.declaration_error}")
     return jobs
 
 

@@ -77,7 +77,7 @@ class Submit:
         path = paths.wrapper_file(config)
         if not os.access(path, os.F_OK):
             self.site_trouble = (
-                "no configuration of the site is found, so no controller is known "
+                "no configuration of the site is found "
                 "(hadar check --write makes it known to hbatch)"
             )
             return

@@ -41,7 +41,7 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         found = {"jobs": done.lists, "refused": dict(done.refused)}
         print_json("widen", {"controller_active": acts, **found})
     elif acts:
-        typer.echo("nothing changed: the active controller widens them")
+        typer.echo(f"nothing changed: {overdue.active_controller(site)}")
     else:
         typer.echo(f"jobs widened past their deadline: {len(done.lists)}")
         for job, names in done.lists.items():

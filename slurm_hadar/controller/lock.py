@@ -137,7 +137,7 @@ def rival_in(beat: Heartbeat | None, who: Who, now: float) -> str | None:
         return None
     if beat.host == who.host and process_ended(beat):
         # On another machine of this name it may run, and ticks of a timer have a new one each.
-        left = f"{beat.time + _longest_s(beat) - now:.0f} s"
+        left = f"{silent_in_s(beat, now):.0f} s"
         more = (
             f"its process {beat.pid} has ended: without another heartbeat this one acts in {left}"
         )
@@ -256,6 +256,11 @@ def is_fresh(beat: Heartbeat, now: float) -> bool:
     """Whether the writer of a heartbeat is taken for alive; a tick may be late, a clock ahead."""
     longest_s = _longest_s(beat)
     return -max(longest_s, _MOST_AHEAD_S) < now - beat.time < longest_s
+
+
+def silent_in_s(beat: Heartbeat, now: float) -> float:
+    """After how many seconds a heartbeat is too old, where no other one follows."""
+    return beat.time + _longest_s(beat) - now
 
 
 def _longest_s(beat: Heartbeat) -> float:

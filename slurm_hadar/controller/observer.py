@@ -43,12 +43,15 @@ class Observer:
         self.folder = ExchangeFolder(config.site.exchange_dir)
         self.returned = ReturnedNodes(store, config.moving.after_return_s)
         self.took_over = False
-        """Whether another host's controller acted until now: what it kept is in its files."""
+        """Whether another controller may have acted until now: what it kept is in its files."""
+        self.recalled: dict[str, Steering] = {}
+        """What is kept of jobs, where another controller may have acted."""
         self.cut: Mapping[str, Steering] = {}
         """What is to be kept of jobs whose lists Slurm cut at their submit."""
 
     def observe(self, now: float) -> Observation:
         """One bulk query of each kind, and the jobs' own files. ``now``: s since the epoch."""
+        self.recalled = {}
         observation = observed.read(self._cluster, now, self._config, self._own_uid)
         observation = self._rolled_out(self._with_opted_in(observation))
         self.rules.read(observation.now)
@@ -104,10 +107,7 @@ class Observer:
     ) -> tuple[dict[str, Steering], frozenset[str]]:
         """What we did to these jobs, less what another user changed since; and those of which it
         was the Nice."""
-        ours = self._recall(managed)
-        # A requeue at the time limit is no move.
-        moved = self._store.counts(Kind.MOVE.value, REQUEUED, without=chaining.DETAIL)
-        ours = steering_store.with_moves(ours, moved)
+        ours = self._with_moves(self._recall(managed))
         open_entries = self._store.open_entries()
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)
@@ -123,12 +123,22 @@ class Observer:
             ours = steering_store.of_jobs(self._config, jobs.values())
         else:
             ours = self._recall(jobs)
+        ours = self._with_moves(ours)
         return steering_store.without_foreign(ours, jobs, self._config, (), now)
+
+    def _with_moves(self, ours: dict[str, Steering]) -> dict[str, Steering]:
+        if not ours:
+            return ours
+        # A requeue at the time limit is no move.
+        moved = self._store.counts(Kind.MOVE.value, REQUEUED, without=chaining.DETAIL)
+        return steering_store.with_moves(ours, moved)
 
     def _recall(self, jobs: Mapping[str, Job]) -> dict[str, Steering]:
         if steering_store.in_the_job(self._config):
             return observed.remember(jobs)
-        return steering_store.recall(self._config, self._store, jobs, self.took_over)
+        found = steering_store.recall(self._config, self._store, jobs, self.took_over)
+        self.recalled |= found if self.took_over else {}
+        return found
 
     def _rolled_out(self, observation: Observation) -> Observation:
         """With the jobs that ``[rollout]`` leaves to Slurm, and interactive ones; see

@@ -5,12 +5,13 @@ controller widens it then. Where that has died, a user who may change the job do
 user (a timer, see packaging/), or the job's owner.
 """
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.lock import is_fresh
+from slurm_hadar.controller.lock import is_fresh, is_left_behind, silent_in_s
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
@@ -38,7 +39,20 @@ def controller_is_active(config: Config) -> bool | None:
     beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
     if beat is None or beat.mode == "observe":
         return None
-    return beat.mode == "act" and is_fresh(beat, time.time())
+    # One that was killed leaves its heartbeat, which others than its host can only wait out.
+    killed = beat.host == socket.gethostname() and is_left_behind(beat)
+    return beat.mode == "act" and is_fresh(beat, time.time()) and not killed
+
+
+def active_controller(config: Config) -> str:
+    """Which controller is active, and until when it is taken for active where it has died."""
+    beat, now = read_heartbeat(config.site.exchange_dir, config.controller_uid), time.time()
+    if beat is None:
+        return "a controller is active"
+    return (
+        f"a controller on {beat.host} is active (its heartbeat is {max(0.0, now - beat.time):.0f} "
+        f"s old); if it has died, run this again in {max(1.0, silent_in_s(beat, now)):.0f} s"
+    )
 
 
 def overdue(job: Job, steered: Steering, now: float) -> bool:

@@ -54,6 +54,7 @@ from slurm_hadar.controller.snapshot.eligibility import Place
 from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
+from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Writer, read_heartbeat, write_heartbeat
@@ -62,6 +63,8 @@ from slurm_hadar.slurm.cluster import Cluster
 
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
+_ANOTHER = "another_acted"
+"""Under this name the store keeps that another controller acted, until a tick has taken over."""
 _LOOK_AGAIN_S = 5.0
 """Where Slurm takes longer to show all, a tick looks once, and moves that are ripe wait for the
 next."""
@@ -120,6 +123,8 @@ class Controller:
         self.gpus = self.learning.gpus
         self._room = True
         self._read_s = 0.0
+        self._another_acted: bool | None = None
+        """None: that was not looked at yet."""
         self._announcements = Announcements(config, store, self.rules)
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
@@ -139,6 +144,7 @@ class Controller:
     def _tick(self) -> TickReport:
         other = rival(self.config, self._clock())
         self._announcements.after_another = self._after_another()
+        another_acted = self._note_who_acted()
         if other is not None:
             why = f"a controller on {other} is active; running read-only"
             return self._pass(_Mode(False), self._announcements.of_changes(why))
@@ -147,8 +153,12 @@ class Controller:
         mode = "act" if may_act else "observe"
         folder = self.config.site.exchange_dir
         took_over = may_act and takes_over(self.config, self._clock())
-        self._observer.took_over = took_over
+        self._observer.took_over |= took_over
         writer = Writer(me(self.config).identity, self.process)
+        if another_acted:
+            # The heartbeat that tells it is replaced now, and this tick may fail.
+            with self.store.readable_errors():
+                self.store.keep_policy_state(_ANOTHER, {"acted": True})
         try:
             write_heartbeat(folder, mode, self.backoff.interval_s, self._room, writer)
         except OSError as error:
@@ -169,6 +179,15 @@ class Controller:
         beat = read_heartbeat(self.config.site.exchange_dir, self.config.controller_uid)
         return beat is not None and beat.host != me(self.config).host
 
+    def _note_who_acted(self) -> bool:
+        """Look whether another controller may have changed jobs since this one did so last."""
+        beat = read_heartbeat(self.config.site.exchange_dir, self.config.controller_uid)
+        acted = beat is not None and beat.mode != "observe" and not me(self.config).wrote(beat)
+        with self.store.readable_errors():
+            acted = acted or bool(self.store.policy_state(_ANOTHER))
+        self._another_acted = self._observer.took_over = acted
+        return acted
+
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
             decided = self.store.decisions.last().values()
@@ -176,6 +195,7 @@ class Controller:
 
     def plan(self) -> TickReport:
         """What a tick would do and why; nothing is changed and nothing is kept."""
+        self._note_who_acted()
         return self._pass(_Mode(False, keep=False), ())
 
     def _why_not(self) -> str:
@@ -216,6 +236,7 @@ class Controller:
         stopped = self._stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
+            self._keep_anothers()
             for id_, ours in self._observer.cut.items():
                 steering_store.keep(self.config, self.store, id_, ours)
             repair.count_late_moves(context, observation, late)
@@ -240,6 +261,8 @@ class Controller:
             if mode.may_act and not stopped:
                 places = lent_places.as_state(changes.places.memory)
                 self.store.keep_policy_state(lent_places.NAME, places)
+                if self._another_acted:
+                    self.store.keep_policy_state(_ANOTHER, {})
         result = Sent()
         stopped = stopped or (self._stopped() if mode.may_act else "")
         if stopped:
@@ -274,7 +297,16 @@ class Controller:
 
     def observe(self) -> Observation:
         """One bulk query of each kind, and the jobs' own files."""
+        if self._another_acted is None:
+            self._note_who_acted()
         return self._observer.observe(self._clock())
+
+    def _keep_anothers(self) -> None:
+        """Keep what another controller did to jobs: the next tick looks into the own file only."""
+        if self._observer.recalled:
+            with self.store.transaction():
+                for id_, ours in self._observer.recalled.items():
+                    self.store.keep_steering(id_, steering.merge("", ours))
 
     def _action_context(self, observation: Observation) -> ActionContext:
         return ActionContext(
@@ -346,7 +378,7 @@ class Controller:
             others=idle_nodes.without(observation, trainers),
             past=self.learning.history(sent, received.now, self._clock()),
             refusals=apply.refusals(self.store),
-            lent=lent_places.remembered(self.store.policy_state(lent_places.NAME)),
+            lent=self._lent(),
             idle=held_idle.record(self.store, self.config, observation.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
@@ -354,6 +386,10 @@ class Controller:
         if mode.keep:
             self.learning.learn_work(shown, received, observation.now)
         return tick, shown
+
+    def _lent(self) -> lent_places.Memory:
+        memory = lent_places.remembered(self.store.policy_state(lent_places.NAME))
+        return lent_places.after_another(memory) if self._another_acted else memory
 
     def _with_requeues(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes

@@ -100,6 +100,6 @@ def test_a_users_python_environment_is_the_jobs_alone(tmp_path):
             )
             assert done.returncode == 0, done.stderr
             lines = sorted(done.stderr.splitlines())
-            found = [line for line in lines if line.startswith("hbatch: the job is managed")]
+            found = [line for line in lines if line.startswith("hbatch: it is not known whether")]
             assert len(found) == 1
             assert sorted(lines) == sorted([*(f"{n}={v}" for n, v in more.items()), *found])

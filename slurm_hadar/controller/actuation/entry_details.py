@@ -8,8 +8,9 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.slurm.hosts import fold
 
-STOOD_FIELDS = ("Features", "Partition")
+STOOD_FIELDS = ("Features", "Partition", "ReqNodeList")
 """What is compared of a job while it moves."""
 UNKNOWN = "unknown"
 """Key of those of them of which it is not known how they stood."""
@@ -63,12 +64,13 @@ def move_details(action: Action, recorded: Steering, store: Store) -> dict[str, 
 
 
 def _stood(action: Action, recorded: Steering) -> dict[str, str]:
-    """Features and Partition of the request as the job's requeue shows them again. Of a job that
+    """:data:`STOOD_FIELDS` of the request as the job's requeue shows them again. Of a job that
     runs Slurm shows one partition: its list is known where we, or hbatch, wrote it, or its owner
     while a tick saw it wait. What Slurm may not have taken is not known."""
-    listed = action.job.declaration.listed if action.job.declaration else ()
+    job = action.job
+    listed = job.declaration.listed if job.declaration else ()
     listed = recorded.listed or listed
-    fields = {"Features": action.job.features}
+    fields = {"Features": job.features, "ReqNodeList": fold(job.required_nodes)}
     fields |= {"Partition": ",".join(listed)} if listed else {}
     fields |= recorded.wrote
     return {

@@ -26,6 +26,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.table import model_key
 from slurm_hadar.reports import formats
+from slurm_hadar.slurm.hosts import expand, fold
 
 LATE, ENDED = "requeued itself late", "ended"
 """How the text begins on a job that acted on its signal only after the move was given up."""
@@ -208,15 +209,44 @@ def _seen_placed(entry: Entry, job: Job, observation: Observation, commit_s: flo
         return "it was decided anew before it started"
     if not meant.gpus:
         return "waits in the queue"
-    late = observation.now - entry.changed_s > commit_s
-    return f"Slurm shows it as sent, but {NOT_STARTED}" if late else None
+    if observation.now - entry.changed_s <= commit_s:
+        return None
+    other = _other_request(entry, job)
+    return f"Slurm {NOT_STARTED}{other}" if other else f"Slurm shows it as sent, but {NOT_STARTED}"
 
 
 def _other_request(entry: Entry, job: Job) -> str:
+    """What its owner, or an admin, changed of its request while it was moved, and the move did not
+    see; empty where nothing is known of that."""
+    if entry.outcome != MOVED:
+        return ""
+    changed = _changed_fields(entry, job)
+    if changed:
+        verb = "was" if len(changed) == 1 else "were"
+        return f": {' and '.join(changed)} {verb} set meanwhile"
+    return _other_count(entry, job)
+
+
+def _changed_fields(entry: Entry, job: Job) -> list[str]:
+    """The partitions and nodes of its request where they are others than the move left; of a job
+    that runs Slurm shows the one partition only in which it does."""
+    sent: dict[str, object] = {}
+    for key in ("stood", "wrote"):
+        values = entry.details.get(key)
+        sent |= values if isinstance(values, dict) else {}
+    found, names, nodes = [], sent.get("Partition"), sent.get("ReqNodeList")
+    if isinstance(names, str) and not {*job.partitions} <= {*names.split(",")}:
+        found.append(f"Partition={','.join(job.partitions)}")
+    if isinstance(nodes, str) and {*job.required_nodes} != {*expand(nodes)}:
+        found.append(f"ReqNodeList={fold(job.required_nodes)}")
+    return found
+
+
+def _other_count(entry: Entry, job: Job) -> str:
     """That its owner asked for another number of GPUs while it was moved; empty where the request
     is for as many as the move sent it to, or does not say."""
     asked, meant = job.request, sum(steering_of(entry.details, 0.0).gpus.values())
-    if entry.outcome != MOVED or copies_of(entry.details)[0] > 1 or asked.per_task:
+    if copies_of(entry.details)[0] > 1 or asked.per_task:
         return ""
     number = sum(asked.gpus.values()) * (len(job.nodes) if asked.per_node else 1)
     if number == meant or number != job.gpu_count:

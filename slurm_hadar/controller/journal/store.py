@@ -29,6 +29,7 @@ from slurm_hadar.controller.journal.store_file import (
     make_private,
     open_file,
     put_aside,
+    remove_old_copies,
     rows_of,
     state_file_error,
     transaction,
@@ -92,6 +93,8 @@ class Store:
         said = (
             f"the state file was damaged and is now {aside}; its content is read from Slurm again"
         )
+        if removed := remove_old_copies(path):
+            said += f". Older copies were removed: {', '.join(removed)}"
         opened = cls(open_file(path))
         with opened.readable_errors():
             opened.keep_policy_state(UNREPORTED, {"said": said})

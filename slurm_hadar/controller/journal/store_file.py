@@ -77,6 +77,11 @@ _KINDS = {
 _LOCKED_S = 10.0
 """How long another program's lock is waited for."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_ENDS = ("", "-wal", "-shm")
+"""Of the names of a database and what SQLite keeps beside it."""
+_ASIDE = ".damaged-"
+_MOST_COPIES = 3
+"""Damaged files that are kept: a bad disk could make one at each tick."""
 
 
 class StateFileError(HadarError):
@@ -174,12 +179,28 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 def put_aside(path: Path) -> Path:
     """Rename a damaged file and what SQLite keeps beside it; where it lies now."""
-    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-    for end in ("", "-wal", "-shm"):
+    aside = path.with_name(f"{path.name}{_ASIDE}{time.strftime('%Y%m%dT%H%M%S')}")
+    for end in _ENDS:
         old = path.with_name(path.name + end)
         if old.exists():
             old.rename(aside.with_name(aside.name + end))
     return aside
+
+
+def remove_old_copies(path: Path) -> list[str]:
+    """Remove what :func:`put_aside` left, except for the newest; the names of the removed ones."""
+    removed = []
+    copies = {
+        one.name.removesuffix("-wal").removesuffix("-shm")
+        for one in path.parent.glob(f"{path.name}{_ASIDE}*")
+    }
+    for name in sorted(copies)[:-_MOST_COPIES]:
+        # One that stays for now, as on a disk that is read-only, is removed another time.
+        with suppress(OSError):
+            for end in _ENDS:
+                path.with_name(name + end).unlink(missing_ok=True)
+            removed.append(name)
+    return removed
 
 
 def make_private(folder: Path) -> None:

@@ -11,7 +11,7 @@ from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
-from slurm_hadar.controller.presentation import found_files, self_saving
+from slurm_hadar.controller.presentation import excluded_types, found_files, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
@@ -161,12 +161,23 @@ def _omitted(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
 
 
 def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
-    last = known.last
+    last = known.decision
     # Its owner's wish is no problem.
     if last is None or started_since(job, last) or last.reason == OWN_BEGIN_TIME:
         return
     if last.placement == "not steered" and not (job.held or job.never_met):
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
+
+
+def _excluded(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
+    found = (
+        excluded_types.contradicting_features(job, known.config)
+        or excluded_types.cannot_start(job, known.observation)
+        or excluded_types.on_an_excluded_type(job, known.observation, known.config)
+    )
+    if found:
+        what, _run, cure = found.partition("; run: ")
+        yield Problem(what[0].lower() + what[1:], (cure,) if cure else ())
 
 
 def _files(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
@@ -372,6 +383,7 @@ _LOOKS: tuple[Callable[[JobContext, Job, Declaration], Iterator[Problem]], ...] 
     _types,
     _omitted,
     _left_out,
+    _excluded,
     _files,
     _progress,
     _movable,

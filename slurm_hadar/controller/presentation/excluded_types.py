@@ -1,6 +1,9 @@
 """Messages for a job of which the features or partitions exclude the GPU types that it declares."""
 
+from dataclasses import replace
+
 from slurm_hadar.config import Config
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.controller.snapshot.resource_request import declares, excludes
@@ -62,6 +65,17 @@ def in_an_excluded_partition(job: Job, observation: Observation, config: Config)
     if job.state is not JobState.PENDING:
         return ""
     return _excluded("Slurm starts it", job, observation, config)
+
+
+def corrected(
+    decision: Decision | None, job: Job, observation: Observation, config: Config
+) -> Decision | None:
+    """The last decision on a job as far as it holds: none for one that is left alone by now, and
+    another reason for one that Slurm starts wherever its owner set it."""
+    if decision is None or not job.managed:
+        return None
+    excluded = in_an_excluded_partition(job, observation, config)
+    return replace(decision, reason=excluded) if excluded else decision
 
 
 def on_an_excluded_type(job: Job, observation: Observation, config: Config) -> str:

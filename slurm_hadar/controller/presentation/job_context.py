@@ -9,6 +9,7 @@ from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.presentation import excluded_types
 from slurm_hadar.domain.job import Job
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.exchange.plan_file import JobPlan, read_plan
@@ -43,6 +44,18 @@ class JobContext:
         """The move that the job is in the middle of."""
         found = [e for e in self.entries if e.kind == "move" and e.outcome is None]
         return found[-1] if found else None
+
+    @property
+    def latest_move(self) -> Entry | None:
+        """The last move of the job, also one that has ended."""
+        return next((e for e in reversed(self.entries) if e.kind == "move"), None)
+
+    @property
+    def decision(self) -> Decision | None:
+        """The last decision on the job, as far as it holds."""
+        if self.job is None:
+            return self.last
+        return excluded_types.corrected(self.last, self.job, self.observation, self.config)
 
     @property
     def controller_lives(self) -> bool:

@@ -91,11 +91,9 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
             ended += f". hadar doctor {id_} shows what is kept of it"
         raise UnknownJobError(f"Slurm shows no job {id_}{ended}")
     ensure_managed(job, was_managed=bool(history or controller.store.decisions.of(id_)))
-    # Of one that is left alone by now, the last decision holds no more.
-    decision = controller.store.decisions.last().get(id_) if job.managed else None
-    excluded = excluded_types.in_an_excluded_partition(job, observation, controller.config)
-    if decision is not None and excluded:
-        decision = replace(decision, reason=excluded)
+    decision = excluded_types.corrected(
+        controller.store.decisions.last().get(id_), job, observation, controller.config
+    )
     known = controller.gpus.uses_of(job)
     memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
     hints = [
@@ -275,7 +273,8 @@ def row_of(
         planned=steered.gpus,
         done=_done(progress, total),
         samples_per_s=progress.rate or None if progress else None,
-        moves=max(0, steered.moves - in_vain),
+        # Those of a job that opted out stay true.
+        moves=max(0, observation.record_of(job.id).moves - in_vain),
         reason="; ".join(filter(None, why)),
         account=job.account,
         raw_id=job.raw_id,

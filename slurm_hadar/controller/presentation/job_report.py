@@ -16,7 +16,12 @@ from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import interactive, observed, rollout, steering_store
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.presentation import job_explanation, job_history, move_text
+from slurm_hadar.controller.presentation import (
+    excluded_types,
+    job_explanation,
+    job_history,
+    move_text,
+)
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.speeds import omitted_types
@@ -155,7 +160,7 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
 
 
 def _now(known: JobContext) -> Iterator[str]:
-    job, last = known.job, known.last
+    job, last, move = known.job, known.decision, known.latest_move
     if job is None:
         yield "Slurm no longer shows it; sacct may show how it ended."
         return
@@ -167,8 +172,11 @@ def _now(known: JobContext) -> Iterator[str]:
         yield f"{job.slurm_state}{reason}"
     if _over(job):
         return
-    if known.under_way is not None:
-        yield move_text.under_way(known.under_way, known.observation, known.config)
+    moved = move_text.moved_since(move, known.observation) if move is not None else ""
+    if moved:
+        yield moved
+    if move is not None and move_text.is_under_way(move, job):
+        yield move_text.under_way(move, known.observation, known.config)
     elif job.opted_out:
         yield f"its owner opted it out, so it is not changed; to opt in: {_opt_in(job)}"
     elif not job.managed:
@@ -177,8 +185,9 @@ def _now(known: JobContext) -> Iterator[str]:
         yield f"{last.placement}: {job_explanation.reason_now(job, last)}"
     elif not known.journal:
         plan = known.plan
+        excluded = excluded_types.in_an_excluded_partition(job, known.observation, known.config)
         if plan is not None and plan.reason:
-            yield f"the controller said: {plan.reason}"
+            yield excluded or f"the controller said: {plan.reason}"
     if job.declaration is not None and job.declaration.pin:
         yield f"its owner pinned it to its place; to let it move: hadar set {job.id} pin=no"
 

@@ -22,7 +22,7 @@ from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.group_problems import group_problems
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.presentation import job_explanation, move_text
+from slurm_hadar.controller.presentation import excluded_types, job_explanation, move_text
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import by_type, placed
 from slurm_hadar.domain.job import Job, JobState
@@ -97,6 +97,7 @@ def overview(sight: Sight, viewer: Viewer) -> Overview:
         one.job: one
         for one in sight.entries or ()
         if move_text.is_under_way(one, observation.jobs.get(one.job))
+        or move_text.moved_since(one, observation)
     }
     visible = [job for job in observation.jobs.values() if job.state in _SHOWN and viewer.sees(job)]
     others = [job for job in visible if not job.managed]
@@ -302,10 +303,14 @@ def _age(decision: Decision, sight: Sight) -> str:
 
 def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) -> StatusRow:
     in_full = viewer.sees_decisions(job)
-    # Of one that is left alone by now, the last decision holds no more.
-    decision = sight.decisions.get(job.id) if in_full and not job.outside else None
+    decision = sight.decisions.get(job.id) if in_full else None
+    decision = excluded_types.corrected(decision, job, sight.observation, sight.config)
     entry = moving.get(job.id) if in_full else None
-    if entry is not None:
+    moved = move_text.moved_since(entry, sight.observation) if entry is not None else ""
+    if moved and entry is not None:
+        decided = decision or Decision(job.id, entry.changed_s, "", "")
+        decision = replace(decided, reason=f"{moved}; {decided.reason}".removesuffix("; "))
+    elif entry is not None:
         where = job_updates.placement_text(steering_of(entry.details, 0.0).gpus)
         text = move_text.under_way(entry, sight.observation, sight.config)
         decision = Decision(job.id, entry.changed_s, where, text)
@@ -313,6 +318,9 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     row = job_explanation.row_of(
         job, sight.observation, decision, age, sight.in_vain.get(job.id, 0)
     )
+    if moved:
+        # Where it was is no answer.
+        row = replace(row, here={}, nodes="")
     # A job may run elsewhere than it was sent.
     said = decision is not None and decision.placement not in NOWHERE
     if decision is not None and said and (entry or not row.planned or row.here):

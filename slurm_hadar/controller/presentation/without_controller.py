@@ -8,7 +8,7 @@ from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.presentation import job_explanation, job_report
+from slurm_hadar.controller.presentation import excluded_types, job_explanation, job_report
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, controller_state, overview
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError
@@ -58,7 +58,9 @@ def explain(
             "only its owner and the operator see what was decided on a job"
         )
     job_explanation.ensure_managed(job)
-    decision = dict(_decisions(config, [job])).get(job.id)
+    decision = excluded_types.corrected(
+        dict(_decisions(config, [job])).get(job.id), job, observation, config
+    )
     beat = read_heartbeat(config.site.exchange_dir, controllers_uid(config))
     old = "" if controller_state(beat, now).alive else "OLD: no controller is alive. "
     return Explanation(

@@ -20,6 +20,7 @@ from slurm_hadar.controller.presentation.job_explanation import (
     undo,
 )
 from slurm_hadar.controller.presentation.job_report import of_controller
+from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import UnknownJobError, UsageError
@@ -27,6 +28,7 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.reports import text
+from slurm_hadar.reports.status import ControllerState
 from slurm_hadar.slurm import updates
 from slurm_hadar.slurm.interface import Update
 from slurm_hadar.slurm.traffic import Traffic
@@ -423,3 +425,78 @@ def test_a_partition_of_the_owners_without_an_accepted_type_is_said_to_start_it(
     )
     other = replace(one, partitions=("gpu",))
     assert "is open to it" in explained(tmp_path, other, "is open to it", steering=theirs).reason
+
+
+def all_three(tmp_path, one, decided, **more):
+    """What explain, status and doctor say of a job: the last decision, and problems of doctor."""
+    with closing(Store.open(tmp_path / "state")) as store:
+        controller = Controller(
+            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
+        )
+        controller.observe = lambda: observation([one], **more)
+        store.decisions.record([Decision("1", NOW, "not steered", decided)])
+        last = store.decisions.last()
+        entries = store.moves_since(0.0)
+        sight = Sight(
+            controller.observe(), SITE, ControllerState("acts", "h", NOW), "", last, entries
+        )
+        (row,) = overview(sight, Viewer(0, everything=True)).rows
+        report = of_controller(controller, "1")
+        return explanation_of(controller, "1").reason, row, report
+
+
+def test_status_and_doctor_correct_a_decision_as_explain_does(tmp_path):
+    some = replace(LIST, types=("v100", "p100"), partitions=("gpu",), listed=("v100", "p100"))
+    theirs = {"1": Steering(time=NOW, foreign=("Partition",))}
+    one = job(declaration=some, partitions=("k80",), reason="Resources")
+    decided = "no GPU of p100, v100 is open to it now"
+    reason, row, report = all_three(tmp_path, one, decided, steering=theirs)
+    assert reason.startswith("Slurm starts it in Partition=k80, as its owner set it")
+    assert row.reason == f"Slurm: Resources; {reason}"
+    assert f"not steered: {reason}" in report.now
+    texts = [*report.now, *(one.what for one in report.problems)]
+    assert not any("is open to it" in text for text in texts)
+    assert f"it is not steered: {reason}" in texts
+
+
+@pytest.mark.parametrize(
+    ("one", "what", "cures"),
+    [
+        (
+            job(
+                declaration=replace(LIST, types=("v100", "p100"), partitions=("gpu",)),
+                features="k80",
+                reason="BadConstraints",
+            ),
+            "it cannot start: Features=k80 excludes each GPU type that types=v100,p100 accepts",
+            ("scontrol update JobId=1 Features=",),
+        ),
+        (
+            running(
+                "1",
+                {"p1": {"p100": 1}},
+                declaration=Declaration(types=("v100", "k80"), partitions=("p100",)),
+                partitions=("p100",),
+            ),
+            "it runs in Partition=p100, as its owner set it, which has no GPU type that "
+            "types=v100,k80 accepts",
+            (),
+        ),
+    ],
+)
+def test_doctor_names_excluded_types_as_explain_does(tmp_path, one, what, cures):
+    (found,) = [each for each in all_three(tmp_path, one, "x")[2].problems if each.what == what]
+    assert tuple(found.cures) == cures
+
+
+def test_status_and_doctor_say_of_a_job_that_moved_since_the_last_look_what_explain_does(tmp_path):
+    here = running("1", {"k1": {"k80": 1}}, declaration=LIST)
+    with closing(Store.open(tmp_path / "state")) as store:
+        entry = store.begin(
+            "1", "move", "asked", NOW - 9, {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}}
+        )
+        store.end(entry, MOVED, NOW + 1)
+    reason, row, report = all_three(tmp_path, here, "ends sooner there")
+    said = "moved to 1 x v100 on v1 since the controller last looked at Slurm"
+    assert reason == row.reason == f"{said}; ends sooner there"
+    assert not row.here and not row.nodes and said in report.now

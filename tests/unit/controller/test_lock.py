@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from slurm_hadar.controller.lock import (
     takes_over_from,
 )
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.overdue import controller_is_active
+from slurm_hadar.controller.overdue import active_controller, controller_is_active
 from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import NAME, Writer, read_heartbeat, write_heartbeat
@@ -276,6 +277,24 @@ def test_a_daemon_that_has_ended_on_this_machine_is_not_waited_for(tmp_path):
     for elsewhere in (f"other {space} {started}", f"{boot} pid:[1] {started}", ""):
         assert rival_in(replace(beat, process=elsewhere), me(two), beat.time) is not None
     assert rival_in(replace(beat, host="elsewhere"), me(two), beat.time) == "elsewhere"
+
+
+def test_lists_are_widened_at_once_where_the_controller_of_this_host_was_killed(tmp_path):
+    _, two = two_folders(tmp_path)
+    with named_daemon(tmp_path / "x") as beat:
+        # The file itself has the number of the process that wrote it, which is this one.
+        written = json.loads((tmp_path / "x" / NAME).read_text())
+        (tmp_path / "x" / NAME).write_text(json.dumps({**written, "pid": beat.pid}))
+        assert controller_is_active(two) is True, "it is alive"
+    assert controller_is_active(two) is False
+    # Of another host, and of a tick that ends by itself, its age decides, and that is said.
+    for more in ({"host": "elsewhere"}, {"process": ""}):
+        (tmp_path / "x" / NAME).write_text(
+            json.dumps({**written, "pid": beat.pid, "time": time.time() - 5, **more})
+        )
+        assert controller_is_active(two) is True
+        found = re.search(r"is (\d+) s old\); .* again in (\d+) s$", active_controller(two))
+        assert int(found[1]) >= 5 and 59 <= int(found[1]) + int(found[2]) <= 61
 
 
 @pytest.mark.parametrize("hidden", [PermissionError, FileNotFoundError])

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from slurm_hadar.cli import jobs
 from slurm_hadar.cli.jobs import optout, pin
 from slurm_hadar.cli.main import app
+from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.retire import requeue_text
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.errors import HadarError, UnknownJobError
+from slurm_hadar.domain.errors import HadarError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.domain.steering import Steering
@@ -132,9 +133,22 @@ def test_a_second_optout_changes_nothing_and_names_no_undo(one_job, monkeypatch)
 @pytest.mark.parametrize("declared", [None, Declaration(off=True)])
 def test_a_job_that_is_not_managed_is_not_pinned(one_job, declared):
     sent = one_job(job("7", declaration=declared))
-    with pytest.raises(HadarError, match="job 7 is not managed, so nothing moves it"):
+    # The same exit code as of hadar explain.
+    with pytest.raises(UsageError, match="job 7 is not managed, so nothing moves it"):
         pin("7")
     assert not sent
+
+
+@pytest.mark.parametrize("command", ["pin", "optout"])
+def test_a_job_with_a_broken_declaration_is_refused_as_by_explain(one_job, command):
+    broken = job("7", declaration=None, declaration_error="unknown key nosuchkey")
+    sent = one_job(broken)
+    with pytest.raises(UsageError) as explained:
+        job_explanation.ensure_managed(broken)
+    assert not one_job(broken)
+    done = CliRunner().invoke(app, [command, "7"])
+    assert isinstance(done.exception, UsageError) and not sent
+    assert str(done.exception) == str(explained.value)
 
 
 def test_a_job_of_an_opt_in_partition_is_pinned(one_job, capsys):

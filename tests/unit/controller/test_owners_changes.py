@@ -117,7 +117,11 @@ def test_it_is_kept_before_the_job_runs_and_outlives_the_move(context):
     action = Action(Kind.MOVE, changed(), {}, replace(ours, gpus={"p100": 1}), "why")
     ask_to_save(context, action, False, NOW)
     (entry,) = context.store.open_entries()
-    assert entry.details["stood"] == {"Features": "v100", "Partition": "k80,v100"}
+    assert entry.details["stood"] == {
+        "Features": "v100",
+        "Partition": "k80,v100",
+        "ReqNodeList": "",
+    }
     assert set(steering_of(entry.details, NOW).foreign) == {"Features", "Partition"}
 
 
@@ -126,7 +130,7 @@ MOVE = {
     "was": {"Features": "", "Partition": "gpu"},
     "wrote": {"Features": "k80", "Partition": "k80,v100"},
     "fields": {"Features": "k80", "Partition": "k80,v100"}, "foreign": [],
-    "stood": {"Features": "", "Partition": "gpu"},
+    "stood": {"Features": "", "Partition": "gpu", "ReqNodeList": ""},
 }  # fmt: skip
 
 
@@ -135,6 +139,7 @@ MOVE = {
     [
         ({"features": "p100"}, {}, {"Features"}),
         ({"features": "p100", "partitions": ("p100",)}, {}, {"Features", "Partition"}),
+        ({"required_nodes": ("p1",)}, {}, {"ReqNodeList"}),
         ({}, {"Features": "k80", "Partition": "k80,v100"}, set()),
         # Slurm itself puts the partition first in which the job ran.
         ({"features": "k80"}, {"Features": "k80", "Partition": "k80,v100"}, set()),
@@ -235,4 +240,4 @@ def test_a_list_that_slurm_may_not_have_taken_is_no_mark_of_another_author(conte
         context, Action(Kind.MOVE, runs, {}, replace(unsure, gpus={"p100": 1}), "w"), False, NOW
     )
     (entry,) = context.store.open_entries()
-    assert entry.details["stood"] == {"Features": ""}
+    assert entry.details["stood"] == {"Features": "", "ReqNodeList": ""}

@@ -7,6 +7,7 @@ from hand_made import NOW, decide, job, look, observation, only, running
 
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.journal.entry import is_in_vain
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -81,6 +82,47 @@ def test_a_number_of_gpus_that_its_owner_asked_for_meanwhile_is_named(
     done(store, outcome=outcome)
     one = running("1", {"v1": {"v100": gpus}}, restarts=1, request=asked)
     assert shown(store, one) == f"runs on {gpus} x v100 on v1, which was not meant{says}"
+
+
+LEFT = {
+    "stood": {"Features": "", "Partition": "v100,k80", "ReqNodeList": ""},
+    "wrote": {"Partition": "k80,v100"},
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"partitions": ("p100",)}, ": Partition=p100 was set meanwhile"),
+        ({"partitions": ("v100",)}, ""),
+        (
+            {"partitions": ("v100",), "required_nodes": ("v1", "v2")},
+            ": ReqNodeList=v[1-2] was set meanwhile",
+        ),
+        (
+            {"partitions": ("p100",), "required_nodes": ("v1",)},
+            ": Partition=p100 and ReqNodeList=v1 were set meanwhile",
+        ),
+    ],
+)
+def test_what_was_set_after_the_release_is_named(store, more, says):
+    done(store, **LEFT)
+    one = running("1", {"v1": {"v100": 1}}, restarts=1, **more)
+    assert shown(store, one) == f"runs on 1 x v100 on v1, which was not meant{says}"
+    assert is_in_vain(store.history("1")[0].shown)
+
+
+def test_what_was_set_after_the_release_of_a_job_that_waits_is_named(store):
+    done(store, **LEFT)
+    assert shown(store, waits(partitions=("p100",)), now=NOW + 119) is None
+    said = shown(store, waits(partitions=("p100",)), now=NOW + 125)
+    assert said == "Slurm has not started it: Partition=p100 was set meanwhile"
+
+
+def test_an_entry_that_does_not_say_how_the_request_stood_names_nothing(store):
+    done(store)
+    one = running("1", {"v1": {"v100": 1}}, restarts=1, partitions=("v100",))
+    assert shown(store, one).endswith("which was not meant")
 
 
 def test_a_move_that_slurm_cannot_carry_out_is_closed_after_a_while(store):

@@ -333,6 +333,29 @@ def test_a_damaged_file_is_said_so_and_put_aside_by_who_may(tmp_path, damage):
     healthy.close()
 
 
+def test_of_damaged_files_the_newest_three_are_kept(tmp_path):
+    folder = tmp_path / "state"
+    Store.open(folder).close()
+    old = [f"hadar.sqlite.damaged-2026110{day}T120000" for day in range(1, 5)]
+    for name in old:
+        for end in ("", "-wal", "-shm"):
+            (folder / f"{name}{end}").write_bytes(b"garbage")
+    (folder / "hadar.sqlite").write_bytes(b"garbage" * 1000)
+    store = Store.open(folder, repair=True)
+    (note,) = store.notes
+    store.close()
+    kept = {one.name for one in folder.glob("*.damaged-*") if not one.name.endswith(("wal", "shm"))}
+    assert {*old[2:]} < kept and len(kept) == 3
+    assert not [one for one in folder.iterdir() if one.name.startswith((old[0], old[1]))]
+    assert note.endswith(f". Older copies were removed: {old[0]}, {old[1]}")
+    # None beyond these is removed.
+    (folder / old[3]).unlink()
+    (folder / "hadar.sqlite").write_bytes(b"garbage" * 1000)
+    store = Store.open(folder, repair=True)
+    store.close()
+    assert (folder / old[2]).exists()
+
+
 def _open_once(path, begin, answers):
     begin.wait()
     try:

@@ -543,7 +543,11 @@ def test_a_site_that_is_not_found_is_named(place):
     """As with a HADAR_CONFIG that names no file: nothing else says why there is no list."""
     place.env["HADAR_CONFIG"] = str(place.folder / "nowhere.toml")
     (line,) = lines(place.run(place.script("#!/bin/sh\n#HADAR gpus=1 types=any\ntrue\n")))
-    assert "no configuration of the site is found, so no controller is known" in line
+    # One thing: not that the job is managed, beside no controller that could be known.
+    assert line == (
+        "hbatch: it is not known whether a controller manages the job: no configuration of the "
+        "site is found (hadar check --write makes it known to hbatch)"
+    )
 
 
 def test_a_job_that_is_not_steered_is_not_just_called_managed(place):

@@ -82,6 +82,12 @@ def remembered(state: State) -> Memory:
     )
 
 
+def after_another(memory: Memory) -> Memory:
+    """What holds of it where another controller has acted since: that one exchanged places in its
+    own way, and no owner is to answer for a Nice that it wrote."""
+    return Memory(lost=memory.lost, promised=memory.promised, barred=memory.barred)
+
+
 def as_state(memory: Memory) -> State:
     """As :func:`remembered` reads it."""
     return {
