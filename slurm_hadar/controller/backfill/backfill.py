@@ -105,7 +105,7 @@ def decide(
     }
     now = _at_once(targets, config)
     seats = IdleNodeView(observation, config, shown.view, list(since), since, now, curves)
-    chosen, stays = bftrainer.decide(seats.view(), _stays(state))
+    chosen, survival = bftrainer.decide(seats.view(), _idle_survival(state))
     round_ = _Round(observation, config, shown.staying, targets, seats.placements(chosen))
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
@@ -123,7 +123,7 @@ def decide(
         excluded=excluded,
         actions=tuple(round_.sent),
         notes=(*shown.faults, *chosen.notes),
-        state={"stays": stays.to_dict(), "since": since, "curves": curves.plain()},
+        state={"idle_survival": survival.to_dict(), "since": since, "curves": curves.plain()},
     )
 
 
@@ -155,8 +155,9 @@ def _preempted(job: Job, config: Config, past: ControllerHistory, now: float) ->
     return job.restarts > 0 and job.submit_s > stopped and ahead
 
 
-def _stays(state: State) -> IdleSurvival:
-    stored = state.get("stays")
+def _idle_survival(state: State) -> IdleSurvival:
+    # Under its second name a release before wrote it.
+    stored = state.get("idle_survival", state.get("stays"))
     try:
         return (
             IdleSurvival.from_dict(stored) if isinstance(stored, dict) else IdleSurvival.unknown()
