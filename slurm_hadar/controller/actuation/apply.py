@@ -266,10 +266,10 @@ def ask_to_save(
     action: Action,
     in_step: bool | None,
     now: float,
-    hopes: Mapping[str, object] = MappingProxyType({}),
+    expected: Mapping[str, object] = MappingProxyType({}),
 ) -> Sent:
     """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
-    ``hopes``: what is expected of it, for the journal.
+    ``expected``: what is expected of it, for the journal.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell. One
     that cannot be asked is stopped by the next step of the move.
@@ -278,7 +278,7 @@ def ask_to_save(
     asks = declared.asks
     nonce = secrets.token_hex(8)
     of_move = move_details(action, context.steering_of(action.job), context.store)
-    details = {**action_details(action), **hopes, "save": nonce, **of_move}
+    details = {**action_details(action), **expected, "save": nonce, **of_move}
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     if declared.habit in UNASKED:
         return Sent()

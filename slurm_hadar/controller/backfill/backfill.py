@@ -194,7 +194,7 @@ class _Round:
         self.sent: list[Action] = []
 
     def carry_out(self, free: Collection[str], considered: Collection[str], moves: int) -> None:
-        """``free``: nodes that nobody holds; ``considered``: trainings that had a chance in this
+        """``free``: nodes that no job holds; ``considered``: trainings that had a chance in this
         round; ``moves``: how many the guards still allow."""
         for id_, target in self.schedulable.items():
             placement = self.placements.get(id_)

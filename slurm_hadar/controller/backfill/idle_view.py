@@ -165,7 +165,7 @@ class IdleNodeView:
         )
 
     def _speed(self, target: SchedulableJob, kind: str) -> float:
-        """Samples/s of one copy on a type; 0 where it cannot run or nobody knows the type."""
+        """Samples/s of one copy on a type; 0 where it cannot run or the type is unknown."""
         if kind not in self.shown.types:
             return 0.0
         place = self.shown.types.index(kind), self.shown.counts.index(per_node(target))

@@ -190,7 +190,7 @@ def _nodes_known(nodes: Mapping[str, Node]) -> None:
     """A slurmctld that has just started shows all nodes, but none that a job could use."""
     with_gpus = [node for node in nodes.values() if node.gpus]
     unknown = sum(node.state.startswith("UNKNOWN") for node in with_gpus)
-    # Half of them: where SlurmdTimeout is 0 a dead node stays unknown for ever.
+    # Half of them: where SlurmdTimeout is 0 a dead node stays unknown.
     if unknown > len(with_gpus) / 2:
         raise JustStartedError(
             f"Slurm does not know {unknown} of {len(with_gpus)} nodes with GPUs yet: slurmctld "

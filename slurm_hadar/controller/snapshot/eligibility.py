@@ -193,7 +193,7 @@ def _why_not(job: Job, observation: Observation) -> str:
             return "it waits for another job"
         if not pending_demand.competes_for_gpus(job, observation):
             return f"Slurm keeps it waiting: {job.reason}"
-        # A requeue sets a begin time as well; that one nobody wished for.
+        # A requeue sets a begin time as well; that one its owner did not ask for.
         ahead = job.eligible_s > observation.now and job.restarts == 0
         if ahead and not obsolete_begin_time(job, observation.steered(job.id), observation.now):
             return OWN_BEGIN_TIME
@@ -221,7 +221,7 @@ def _sent_on(job: Job, observation: Observation, config: Config) -> bool:
 def _expected(
     observation: Observation, job: str, free: pending_demand.Free
 ) -> dict[str, dict[str, int]]:
-    """Where a job that was sent on will land: the planned nodes, else any with room."""
+    """Where a released job will start: the planned nodes, else any with free GPUs."""
     steered = observation.steered(job)
     if "ReqNodeList" in steered.was and observation.jobs[job].required_nodes:
         return _required(observation.jobs[job], steered, free)
@@ -243,7 +243,7 @@ def _expected(
 
 
 def _required(job: Job, steered: Steering, free: pending_demand.Free) -> dict[str, dict[str, int]]:
-    """The nodes that we named to Slurm, when all of them have room; else nowhere."""
+    """The nodes that we named to Slurm, when all of them have enough free GPUs; else nowhere."""
     names = job.required_nodes
     place = {name: dict(steered.nodes[name]) for name in names if name in steered.nodes}
     if len(place) < len(names):

@@ -21,10 +21,13 @@ class Outlook:
     """
 
     def __init__(
-        self, view: View, settings: NetworkOptions, tier_now: dict[int, int], far_capacity: float = 0.0
+        self,
+        view: View,
+        settings: NetworkOptions,
+        tier_now: dict[int, int],
+        far_capacity: float = 0.0,
     ) -> None:
-        """``tier_now``: running job -> its tier; ``far_capacity``: ``Outlook.far_capacity`` of an earlier
-        round."""
+        """``tier_now``: running job -> its tier; ``far_capacity``: that of an earlier round."""
         jobs, known = view.jobs, view.jobs.network
         guess = np.array([1.0, 1.0 - settings.rack_loss, 1.0 - settings.network_loss])
         factor = np.broadcast_to(guess, (len(jobs.ids), 3)) if known is None else known.factor

@@ -198,7 +198,7 @@ def _order(
     gaps: Gaps, wish: FloatArray, standing: IntArray
 ) -> tuple[list[WaitingJob], frozenset[str]]:
     """The line with exchanges, by the least ``wish`` first, and the jobs that have a later place
-    there only for want of a gap; ``standing``: those of the last tick.
+    there only because there is no gap; ``standing``: those of the last tick.
 
     Those that Slurm would not carry out, as it takes the job with the lesser number first of two
     with one priority, are left out, and so are new ones without a gap.
