@@ -9,6 +9,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
@@ -99,7 +100,8 @@ class Decider:
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         staying = set[str]()
-        hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices, staying)
+        given = HintInput(tick.others, self._config, tick.refusals)
+        hinted = hints(shown, plan, given, places.nices, staying)
         hinted += owners_nices.given_back(tick.others, tick.refusals, places.nices, shown.excluded)
         idle = self._backfill(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending.hint_updates import restored
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput, restored
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
@@ -84,10 +84,11 @@ def decide(
     if not config.backfill.partitions:
         return BackfillPlan(state=state)
     targets, excluded = _targets(tick)
+    given = HintInput(observation, config, tick.refusals)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         excluded |= dict.fromkeys(targets, why)
-        taken_back = restored(excluded, excluded, observation, config, tick.refusals)
+        taken_back = restored(excluded, excluded, given)
         return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
     sources = Sources(observation, config, tick.rates, past, in_limit=False)
     shown = snapshot_without_faults(sources, targets, excluded)
@@ -110,9 +111,7 @@ def decide(
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, observation.now)}
-    round_.sent += restored(
-        [*waiting, *excluded], excluded, observation, config, tick.refusals, again
-    )
+    round_.sent += restored([*waiting, *excluded], excluded, given, again)
     return BackfillPlan(
         schedulable=targets,
         idle=tuple(free),

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending import list_updates, queue_head
 from slurm_hadar.controller.actuation.pending.hint_updates import (
     Hint,
+    HintInput,
     Wait,
-    is_refused,
     recorded,
     restored_after_moves,
     updates,
@@ -35,7 +34,6 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     with_returned,
     worth_waiting,
 )
-from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.restored_request import (
     restored_where_it_fits,
     within_types,
@@ -57,17 +55,15 @@ _BEHIND = "its list comes back when it is near the head of the queue"
 def hints(
     snapshot: Snapshot,
     plan: Plan,
-    observation: Observation,
-    config: Config,
-    refused: Mapping[str, Refusals],
+    given: HintInput,
     nices: Mapping[str, str] = MappingProxyType({}),
     staying: set[str] | None = None,
 ) -> list[Action]:
     """What is sent to the jobs that wait: nothing where nothing changes.
 
-    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue;
-    ``staying``: see :func:`updates`.
+    ``nices``: of jobs with another job's place in the queue; ``staying``: see :func:`updates`.
     """
+    observation, config = given.observation, given.config
     waiting = _waiting(snapshot, observation)
     hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
     most_records = queue_head.most_records(observation.queue_depth)
@@ -117,17 +113,9 @@ def hints(
     ]
     taken_back_ids = {action.job.id for action in taken_back}
     ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
-    found = updates(
-        [*ids, *snapshot.excluded],
-        hint_of,
-        snapshot.excluded,
-        observation,
-        config,
-        refused,
-        staying,
-    )
-    found += [action for action in taken_back if not is_refused(action.job, observation, refused)]
-    return [*found, *restored_after_moves(snapshot, observation, refused)]
+    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, given, staying)
+    found += [action for action in taken_back if not given.is_refused(action.job)]
+    return [*found, *restored_after_moves(snapshot, given)]
 
 
 def _waiting(snapshot: Snapshot, observation: Observation) -> list[SchedulableJob]:
