@@ -23,7 +23,7 @@ from slurm_hadar.controller.snapshot import forks, movability, shapes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.work import explained, with_unknown_speeds
 from slurm_hadar.controller.tick_context import TickContext
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Placement, Plan, by_type
 from slurm_hadar.domain.view import State
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -151,9 +151,7 @@ class Decider:
     ) -> BackfillPlan:
         going = [a.placement for a in means.of(Kind.MOVE) if a.placement is not None]
         going += [
-            Placement({kind: n for gpus in t.held.values() for kind, n in gpus.items()}, t.held)
-            for t in shown.schedulable.values()
-            if t.starting
+            Placement(by_type(t.held), t.held) for t in shown.schedulable.values() if t.starting
         ]
         left = min(hour_left, self._config.guards.max_moves_per_tick)
         left -= len(means.of(Kind.MOVE, Kind.STOP))

@@ -22,7 +22,7 @@ from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.snapshot.at_risk import UNASKED
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.domain import reasons, steering
@@ -30,6 +30,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import JobPlan, remove_plan, write_plan
 from slurm_hadar.slurm import pending

@@ -18,6 +18,7 @@ from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.steering import Steering
 
 _LONGEST_LEASE_S = 3600.0 + 60.0
@@ -109,15 +110,6 @@ def gpus_of(job: Job, nodes: Mapping[str, Node]) -> dict[str, int]:
         if name in nodes and UNTYPED not in held:
             return dict(held)
     return by_type(placed(job, nodes))
-
-
-def by_type(held: Place) -> dict[str, int]:
-    """GPUs by type over all nodes."""
-    counts: dict[str, int] = {}
-    for gpus in held.values():
-        for kind, count in gpus.items():
-            counts[kind] = counts.get(kind, 0) + count
-    return counts
 
 
 def schedulable_jobs(
