@@ -307,7 +307,7 @@ def _planted(boxes: Room, points: list[Touch]) -> list[str]:
         caught[case.plant or ""] += found.wrong
     missed = []
     for plant, wrong in caught.items():
-        sentence = FAULTS[plant].told_by(wrong)
+        sentence = FAULTS[plant].reported_by(wrong)
         if sentence is None:
             missed.append(plant)
         _say(

@@ -367,4 +367,4 @@ def caught(answers: Sequence[tuple[SaveCase, SaveFound]]) -> dict[str, str | Non
     wrong: dict[str, list[str]] = {plant: [] for plant in SAVE_FAULTS}
     for case, found in answers:
         wrong[case.plant or ""] += found.wrong
-    return {plant: SAVE_FAULTS[plant].told_by(said) for plant, said in wrong.items()}
+    return {plant: SAVE_FAULTS[plant].reported_by(said) for plant, said in wrong.items()}

@@ -84,7 +84,7 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes, whole):
         found_now = dict(boxes.run(list(late.values()))) if late else {}
         last |= {plant: found_now[case] for plant, case in late.items()}
     for plant, answer in last.items():
-        assert _showed(answer) and FAULTS[plant].told_by(answer.wrong), (plant, answer)
+        assert _showed(answer) and FAULTS[plant].reported_by(answer.wrong), (plant, answer)
 
 
 def _showed(answer):

@@ -194,6 +194,6 @@ def test_a_name_that_no_point_has_is_reported():
 def test_a_planted_fault_is_caught_by_its_own_sentence_only():
     failed = "the trial failed: not within 240 s: all jobs end"
     for plant in FAULTS.values():
-        assert plant.told_by([failed, "moves: its starts were []"]) is None
+        assert plant.reported_by([failed, "moves: its starts were []"]) is None
     held = "moves: it is held (JobHeldUser)"
-    assert FAULTS["hold"].told_by([failed, held]) == held
+    assert FAULTS["hold"].reported_by([failed, held]) == held

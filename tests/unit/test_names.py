@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import pytest
 import typer
 
 from slurm_hadar import api, testing
@@ -148,6 +149,17 @@ def test_private_names_avoid_the_words_that_only_this_project_used():
         if part in ONLY_OURS
     }
     assert wrong == {}
+
+
+@pytest.mark.parametrize("words", ["sent on", "send on", "let go"])
+def test_a_requeued_job_is_released_in_names_too(words):
+    wrong = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in PACKAGE.rglob("*.py")
+        for name in _all_names(ast.parse(path.read_text()))
+        if words in " ".join(_parts(name))
+    }
+    assert wrong == set()
 
 
 def test_commands_and_options_are_the_terms_of_the_field():

@@ -231,7 +231,7 @@ def _replaced(node: Node, gpus: Mapping[str, int], used: Mapping[str, int]) -> N
     return replace(node, gpus=gpus, gpus_used=used)
 
 
-def sent_on_from_opt_in(job: Job, config: Config) -> bool:
+def may_come_from_opt_in(job: Job, config: Config) -> bool:
     """Whether a job that declared nothing may have been in an opt-in partition before it was given
     those that this one stands for."""
     names = config.partitions.opt_in

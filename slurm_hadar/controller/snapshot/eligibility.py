@@ -132,7 +132,7 @@ def schedulable_jobs(
         want = why_not or resource_request(job, steered, config)
         if isinstance(want, ResourceRequest):
             want = whole_nodes.fitted(job, want)
-        released = job.state is JobState.PENDING and _sent_on(job, observation, config)
+        released = job.state is JobState.PENDING and _is_released(job, observation, config)
         waits = job.state is JobState.PENDING and job.id not in moving and not released
         first = limited.get(pending_demand.payer(job)) if waits else None
         if isinstance(want, str):
@@ -201,7 +201,7 @@ def _held(job: Job) -> str:
     )
 
 
-def _sent_on(job: Job, observation: Observation, config: Config) -> bool:
+def _is_released(job: Job, observation: Observation, config: Config) -> bool:
     steered = observation.steered(job.id)
     return (
         bool(steered.gpus)
