@@ -10,7 +10,7 @@ Measured on 22.05.8 and 24.11.5: a list costs other jobs nothing, while Features
 make those behind wait for backfill, 2 to 23 s.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -65,10 +65,6 @@ def hints(
     """
     observation, config = given.observation, given.config
     waiting = _waiting(snapshot, observation)
-    hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
-    most_records = queue_head.most_records(observation.queue_depth)
-    records_left, behind = most_records, list[list[SchedulableJob]]()
-    unfit, cut = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(observation)
     waits = (
@@ -77,8 +73,26 @@ def hints(
         else {}
     )
     inputs = PreferenceInput(snapshot, plan, observation, config, empty, waits)
+    hint_of, taken_back = _lists(waiting, inputs, nices)
+    taken_back_ids = {action.job.id for action in taken_back}
+    ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
+    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, given, staying)
+    found += [action for action in taken_back if not given.is_refused(action.job)]
+    return [*found, *restored_after_moves(snapshot, given)]
+
+
+def _lists(
+    waiting: Sequence[SchedulableJob], inputs: PreferenceInput, nices: Mapping[str, str]
+) -> tuple[dict[str, Hint], list[Action]]:
+    """The hints of the jobs at the head of the queue, and what takes lists back from others."""
+    observation, config = inputs.observation, inputs.config
+    hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
+    most_records = queue_head.most_records(observation.queue_depth)
+    records_left, behind = most_records, list[list[SchedulableJob]]()
+    unfit, cut = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
     for targets in _records(waiting):
-        placed = next((task for task in targets if task.job.id in plan.placements), targets[0])
+        in_plan = (task for task in targets if task.job.id in inputs.plan.placements)
+        placed = next(in_plan, targets[0])
         placed, opened = with_returned(placed, inputs)
         preference = preferred(placed, inputs)
         # Behind the head of the queue no job gets a list.
@@ -111,11 +125,7 @@ def hints(
         *_taken_back(cut, _CUT, hint_of, inputs),
         *_taken_back(too_deep, _BEHIND, hint_of, inputs),
     ]
-    taken_back_ids = {action.job.id for action in taken_back}
-    ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
-    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, given, staying)
-    found += [action for action in taken_back if not given.is_refused(action.job)]
-    return [*found, *restored_after_moves(snapshot, given)]
+    return hint_of, taken_back
 
 
 def _waiting(snapshot: Snapshot, observation: Observation) -> list[SchedulableJob]:
