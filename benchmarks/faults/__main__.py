@@ -90,22 +90,22 @@ class Options:
 def main() -> None:
     """Run the trials and print what came of them; exit 1 where a promise was broken or, all points
     asked for, one was never reached."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--what", choices=("ticks", "saves", "exchanges", "all"), default="all")
-    words.add_argument("--how", choices=(*HOWS, "both"), default="both", help="SIGKILL, SIGSTOP")
-    words.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
-    words.add_argument("--only", default="", help="points whose names have this in them")
-    words.add_argument("--side-by-side", type=_count, default=2, help="sandboxes at a time")
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--what", choices=("ticks", "saves", "exchanges", "all"), default="all")
+    parser.add_argument("--how", choices=(*HOWS, "both"), default="both", help="SIGKILL, SIGSTOP")
+    parser.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
+    parser.add_argument("--only", default="", help="points whose names have this in them")
+    parser.add_argument("--side-by-side", type=_count, default=2, help="sandboxes at a time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
         "--rights", choices=("user", "sandbox"), default="user",
         help="where the controller keeps what it did: as on a site, or in the jobs",
     )  # fmt: skip
-    words.add_argument(
+    parser.add_argument(
         "--plants", action=argparse.BooleanOptionalAction, default=True,
         help="plant faults in the recovery and in the saves at the end",
     )  # fmt: skip
-    args = words.parse_args()
+    args = parser.parse_args()
     options = Options(
         hows=HOWS if args.how == "both" else (args.how,),
         sample=args.sample,
@@ -118,9 +118,9 @@ def main() -> None:
     try:
         failed = _parts(options, args.what)
     except UsageError as error:
-        words.exit(2, f"{error}\n")
+        parser.exit(2, f"{error}\n")
     except HadarError as error:
-        words.exit(1, f"{error}\n")
+        parser.exit(1, f"{error}\n")
     sys.exit(1 if failed else 0)
 
 
