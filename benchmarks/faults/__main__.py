@@ -50,13 +50,13 @@ from benchmarks.faults.trial import Found, Touch
 from benchmarks.faults.trials import (
     THENS,
     Case,
-    Room,
+    TrialSandboxes,
     distinct,
     has_moved,
     never_reached,
     not_reached,
     planted,
-    room,
+    trial_sandboxes,
 )
 from benchmarks.optin.site import refuse
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -146,7 +146,9 @@ def _parts(options: Options, what: str) -> bool:
             # Jobs read the data, write their logs and lock their script in this folder.
             folder = Path(name)
             folder.chmod(0o755)
-            with room(folder, options.side_by_side, options.rights, how == "stall") as boxes:
+            with trial_sandboxes(
+                folder, options.side_by_side, options.rights, how == "stall"
+            ) as boxes:
                 try:
                     failed |= _ticks(boxes, how, options)
                 except UsageError as error:
@@ -249,7 +251,7 @@ def chosen(points: Sequence[_Point], only: str, sample: int, seed: int) -> list[
     return found
 
 
-def _ticks(boxes: Room, how: str, options: Options) -> bool:
+def _ticks(boxes: TrialSandboxes, how: str, options: Options) -> bool:
     """All about controllers that are disturbed in one way; whether it failed."""
     began, thens = time.monotonic(), THENS[how]
     done = {"kill": "killed", "stall": "stopped and continued"}[how]
@@ -300,7 +302,7 @@ def is_failure(broken: int, missed: Collection[str], points: int, never: Collect
     return bool(broken or missed or points < LEAST_POINTS or never)
 
 
-def _planted(boxes: Room, points: list[Touch]) -> list[str]:
+def _planted(boxes: TrialSandboxes, points: list[Touch]) -> list[str]:
     """The planted faults that no trial caught."""
     caught: dict[str, list[str]] = {plant: [] for plant in FAULTS}
     for case, found in boxes.run([case for plant in FAULTS for case in planted(plant, points)]):

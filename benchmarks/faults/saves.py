@@ -222,9 +222,9 @@ def _end_of(folder: Path) -> int:
     return LEFT_ON_TERM if (folder / EXCHANGE).exists() else 0
 
 
-def _trial(room: Path, name: str, case: SaveCase) -> SaveFound:
-    folder = room / name
-    shutil.copytree(room / case.point.scene, folder)
+def _trial(scenes: Path, name: str, case: SaveCase) -> SaveFound:
+    folder = scenes / name
+    shutil.copytree(scenes / case.point.scene, folder)
     try:
         return _Trial(folder, case).run()
     finally:

@@ -14,7 +14,7 @@ from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.trial import THEN, Found, Touch
 from benchmarks.faults.trials import (
     Case,
-    Room,
+    TrialSandboxes,
     distinct,
     has_moved,
     is_sent,
@@ -131,7 +131,7 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     moves = Found(touches=[touch("controller/actuation/running/moves.py _release", "UPDATE")])
     assert has_moved(moves) and not has_moved(over)
     answers = []
-    boxes = Room(tmp_path, 1, "user")
+    boxes = TrialSandboxes(tmp_path, 1, "user")
     monkeypatch.setattr(boxes, "run", lambda cases: [(case, answers.pop(0)) for case in cases])
     for ticks, found, left in (
         ([over, moves, over], moves, 1),
