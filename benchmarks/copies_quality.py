@@ -214,13 +214,13 @@ def difference(scores: dict[str, list[float]], variant: str) -> tuple[float, flo
 
 def main() -> None:
     """Print the table."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--tasks", default=",".join(TASKS))
-    words.add_argument("--variants", default=",".join(OPTIONS))
-    words.add_argument("--seeds", type=int, default=10)
-    words.add_argument("--json", action="store_true")
-    words.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--variants", default=",".join(OPTIONS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
     tasks, variants = args.tasks.split(","), args.variants.split(",")
     if args.rank:
         _rank(tasks, variants, args.seeds)

@@ -91,11 +91,11 @@ def job(box: Sandbox, folder: Path, nodes: list[str], samples: int, longest_s: f
 
 def main() -> None:
     """Print the figures."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--seconds", type=float, default=120.0, help="of the fastest node alone")
-    words.add_argument("--slowest", type=float, default=64.0, help="samples/s of the slowest node")
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the fastest node alone")
+    parser.add_argument("--slowest", type=float, default=64.0, help="samples/s of the slowest node")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     samples = int(args.seconds * 4 * args.slowest)
     with tempfile.TemporaryDirectory(prefix="hadar-copies-") as name:
         folder = Path(name)

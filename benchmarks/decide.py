@@ -291,19 +291,19 @@ def _fits(one: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Print the figures."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--jobs", type=int, default=1000)
-    words.add_argument("--gpus", type=int, default=1000)
-    words.add_argument("--sizes", type=int, nargs="+", help="in place of --jobs and --gpus")
-    words.add_argument("--types", type=int, default=4)
-    words.add_argument("--rounds", type=int, default=5, help="decisions after the first")
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--policy", action="append", choices=policies.names())
-    words.add_argument("--options", type=json.loads, default={}, help="the policy's, as JSON")
-    words.add_argument("--fits", action="store_true", help="with the fits of step-time models")
-    words.add_argument("--anew", type=float, default=0.01, help="part that reports anew, 0-1")
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--sizes", type=int, nargs="+", help="in place of --jobs and --gpus")
+    parser.add_argument("--types", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5, help="decisions after the first")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--policy", action="append", choices=policies.names())
+    parser.add_argument("--options", type=json.loads, default={}, help="the policy's, as JSON")
+    parser.add_argument("--fits", action="store_true", help="with the fits of step-time models")
+    parser.add_argument("--anew", type=float, default=0.01, help="part that reports anew, 0-1")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     anew = args.anew if args.fits else None
     names = list(dict.fromkeys(args.policy or ["hadar"]))
     sizes = [(n, n) for n in args.sizes] if args.sizes else [(args.jobs, args.gpus)]

@@ -300,14 +300,14 @@ def tables(trace: Trace, ran: Mapping[tuple[str, bool], RunRecord]) -> Iterator[
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it live and in the simulator, and print the table."""
-    words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    words.add_argument("--jobs", type=int, default=90)
-    words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--policy", nargs="+", default=list(POLICIES))
-    words.add_argument("--again", action="store_true", help="each live run twice")
-    words.add_argument("--side-by-side", type=int, default=1, help="sandboxes at a time")
-    words.add_argument("--keep", type=Path, help="records, logs and journals; read again if there")
-    args = words.parse_args(argv)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=90)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", nargs="+", default=list(POLICIES))
+    parser.add_argument("--again", action="store_true", help="each live run twice")
+    parser.add_argument("--side-by-side", type=int, default=1, help="sandboxes at a time")
+    parser.add_argument("--keep", type=Path, help="records, logs and journals; read again if there")
+    args = parser.parse_args(argv)
     trace = Trace(args.seed, draw(args.seed, args.jobs))
     rows = [(policy, False) for policy in (PLAIN, *args.policy)]
     rows += [(policy, True) for policy, _ in rows if args.again]

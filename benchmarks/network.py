@@ -192,10 +192,10 @@ def measure(names: Iterable[str]) -> Iterable[Case]:
 
 def main() -> None:
     """Print the figures."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--policies", default=",".join((OURS, *BASELINES, *AGNOSTIC)))
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--policies", default=",".join((OURS, *BASELINES, *AGNOSTIC)))
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     found: list[Case] = []
     if not args.json:
         print(

@@ -214,13 +214,13 @@ def tell(cases: Sequence[Case]) -> bool:
 
 def main() -> None:
     """Print the figures."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--cluster", choices=[*CLUSTERS, "both"], default="both")
-    words.add_argument("--loads", default=f"{LOAD:g}", help="with commas, e.g. 0.8,1.2,1.6")
-    words.add_argument("--seeds", default="0,1,2,3,4")
-    words.add_argument("--generation", action="store_true", help="only the time per generation")
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cluster", choices=[*CLUSTERS, "both"], default="both")
+    parser.add_argument("--loads", default=f"{LOAD:g}", help="with commas, e.g. 0.8,1.2,1.6")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--generation", action="store_true", help="only the time per generation")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     seeds = [int(part) for part in args.seeds.split(",")]
     names = list(CLUSTERS) if args.cluster == "both" else [args.cluster]
     loads = [float(part) for part in args.loads.split(",")]

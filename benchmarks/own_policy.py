@@ -183,14 +183,14 @@ def line(case: Case) -> str:
 
 def main() -> None:
     """Print the figures."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--traces", type=Path, nargs="+", help="CSV files as Gavel's traces")
-    words.add_argument("--parts", default="given,bootstrap,noise,elastic")
-    words.add_argument("--number", type=int, default=12, help="bootstrapped traces")
-    words.add_argument("--policy", default="timetable", choices=policies.names())
-    words.add_argument("--options", type=json.loads, default={}, help="the policy's, as JSON")
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traces", type=Path, nargs="+", help="CSV files as Gavel's traces")
+    parser.add_argument("--parts", default="given,bootstrap,noise,elastic")
+    parser.add_argument("--number", type=int, default=12, help="bootstrapped traces")
+    parser.add_argument("--policy", default="timetable", choices=policies.names())
+    parser.add_argument("--options", type=json.loads, default={}, help="the policy's, as JSON")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     files = args.traces or [_SHIPPED / "trace_120.csv", _SHIPPED / "trace_480.csv"]
     cases = measure(files, args.parts.split(","), args.number, args.policy, args.options)
     if args.json:

@@ -11,9 +11,9 @@ LONG_LINES, MANY_PARAMETERS = 60, 5
 
 def main() -> None:
     """Print one line for each count."""
-    words = argparse.ArgumentParser()
-    words.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parents[1])
-    package = words.parse_args().folder / "slurm_hadar"
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parents[1])
+    package = parser.parse_args().folder / "slurm_hadar"
     texts = {path: path.read_text() for path in sorted(package.rglob("*.py"))}
     trees = {path: ast.parse(text) for path, text in texts.items()}
     functions = [

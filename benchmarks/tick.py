@@ -221,16 +221,16 @@ def _timed(controller: Controller, box: Sandbox, metrics: MetricsExporter) -> di
 
 def main() -> None:
     """Print the figures."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--nodes", type=int, default=2000)
-    words.add_argument("--jobs", type=int, default=5000)
-    words.add_argument("--gpus-per-node", type=int, default=4)
-    words.add_argument("--wide", type=int, default=1)
-    words.add_argument("--slurm", type=Path, help="prefix of a Slurm that this PySlurm fits")
-    words.add_argument("--accounting", action="store_true", help="slurmdbd, priority/multifactor")
-    words.add_argument("--watched", type=int, default=0)
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=5000)
+    parser.add_argument("--gpus-per-node", type=int, default=4)
+    parser.add_argument("--wide", type=int, default=1)
+    parser.add_argument("--slurm", type=Path, help="prefix of a Slurm that this PySlurm fits")
+    parser.add_argument("--accounting", action="store_true", help="slurmdbd, priority/multifactor")
+    parser.add_argument("--watched", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     found = measure(args.nodes, args.jobs, args.gpus_per_node, args.wide, args.slurm,
                     args.watched, args.accounting)  # fmt: skip
     if args.json:

@@ -217,11 +217,11 @@ def verdict(cells: Sequence[Cell]) -> list[str]:
 
 def main() -> None:
     """Run the grid and print every cell."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--grounds", default=",".join(GROUNDS))
-    words.add_argument("--policies", default=",".join(POLICIES))
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--grounds", default=",".join(GROUNDS))
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     cells: list[Cell] = []
     if not args.json:
         print("ground   policy           JCT h  makespan h  used   moves  never  wall s")

@@ -14,7 +14,9 @@ from mkdocs.structure.files import File
 _LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 _FENCE = re.compile(r"^(?P<mark>```+)\w*\n.*?^(?P=mark)$", re.MULTILINE | re.DOTALL)
 _API = re.compile(r"<!-- api: (\S+) -->")
-_ROLE = re.compile(r":(?:class|func|meth):<code>~?\.?(?:\w+\.)*(\w+)</code>")
+_ROLE = re.compile(
+    r":(?:class|func|meth|data):<code>~?\.?(?:\w+\.)*(\w+)</code>|:mod:<code>([\w.]+)</code>"
+)
 _COPIES = "repository"
 
 
@@ -53,7 +55,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Docstrings name classes and functions by Sphinx's roles; the site shows the names."""
-    return _ROLE.sub(r"<code>\1</code>", html)
+    return _ROLE.sub(lambda role: f"<code>{role[1] or role[2]}</code>", html)
 
 
 def _root(config: Any) -> Path:

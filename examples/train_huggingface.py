@@ -14,13 +14,15 @@ from slurm_hadar.runtime.huggingface import HadarTransformersCallback
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--model", default="bert", help="name in the profiles")
-    words.add_argument("--epochs", type=int, default=3)
-    words.add_argument("--samples", type=lambda text: int(float(text)))
-    words.add_argument("--batch", type=int, default=64, help="global batch")
-    words.add_argument("--output", type=Path, default=Path("run"), help="folder of the checkpoints")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="bert", help="name in the profiles")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--samples", type=lambda text: int(float(text)))
+    parser.add_argument("--batch", type=int, default=64, help="global batch")
+    parser.add_argument(
+        "--output", type=Path, default=Path("run"), help="folder of the checkpoints"
+    )
+    args = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -34,14 +34,14 @@ class Digits(lightning.LightningModule):
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--model", default="resnet18", help="name in the profiles")
-    words.add_argument("--epochs", type=int, default=3)
-    words.add_argument("--samples", type=lambda text: int(float(text)))
-    words.add_argument("--batch", type=int, default=64, help="global batch")
-    words.add_argument("--lr", type=float, default=0.05)
-    words.add_argument("--checkpoint", type=Path, default=Path("run.ckpt"))
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="resnet18", help="name in the profiles")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--samples", type=lambda text: int(float(text)))
+    parser.add_argument("--batch", type=int, default=64, help="global batch")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--checkpoint", type=Path, default=Path("run.ckpt"))
+    args = parser.parse_args()
 
     torch.set_num_threads(1)
     lightning.seed_everything(0, verbose=False)

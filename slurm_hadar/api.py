@@ -9,8 +9,7 @@ what it is. A package registers it with an entry point of the group ``slurm_hada
 - What it returns: :class:`Plan` of :class:`Placement`.
 - What it reads from ``View.options``: a subclass of :class:`PolicyOptions`.
 - Which nodes have free capacity: :func:`resource_pools`, :class:`FreeCapacity`,
-:func:`allocations`,
-  :func:`demands`, :func:`placement`.
+  :func:`allocations`, :func:`demands`, :func:`placement`.
 
 Checks and builders for tests: :mod:`slurm_hadar.testing`.
 """

@@ -109,7 +109,7 @@ def ensure_answers(folder: str) -> None:
 
 
 def _answer(work: Callable[[], bytes], out: int) -> None:
-    """In the child: nothing of the parent's stays open, so that nobody waits for its end."""
+    """In the child: nothing of the parent's stays open, so that no process waits for its end."""
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)

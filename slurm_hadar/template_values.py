@@ -138,7 +138,7 @@ def _lists(tree: nodes.Template) -> set[str]:
 
 
 def _texts(tree: nodes.Template) -> set[str]:
-    """Names of lists whose members are split into words."""
+    """Names of lists whose members are split at spaces."""
     found = set()
     for loop in tree.find_all(nodes.For):
         split = {

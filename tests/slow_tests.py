@@ -6,8 +6,10 @@ together took LEAST_S or more. A file of which half the functions do is left out
 its fixtures take the time, and so is one of WHOLE.
 """
 
+import ast
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,12 +22,20 @@ WHOLE = {
     # It builds the site.
     "tests/unit/test_docs_site.py",
 }
-LIST = Path(__file__).parent / "unit" / "slow.txt"
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "tests" / "unit" / "slow.txt"
 
 
 def listed() -> list[str]:
     """Files and test functions of the list, as pytest names them."""
     return [line.partition("=")[2] for line in LIST.read_text().splitlines()]
+
+
+@cache
+def functions_of(path: str) -> list[str]:
+    """Names of the functions of a test file, which is named from the repository's root on."""
+    tree = ast.parse((ROOT / path).read_text())
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def option(name: str) -> str:

@@ -50,13 +50,13 @@ from benchmarks.faults.trial import Found, Touch
 from benchmarks.faults.trials import (
     THENS,
     Case,
-    Room,
+    TrialSandboxes,
     distinct,
     has_moved,
     never_reached,
     not_reached,
     planted,
-    room,
+    trial_sandboxes,
 )
 from benchmarks.optin.site import refuse
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -90,22 +90,22 @@ class Options:
 def main() -> None:
     """Run the trials and print what came of them; exit 1 where a promise was broken or, all points
     asked for, one was never reached."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--what", choices=("ticks", "saves", "exchanges", "all"), default="all")
-    words.add_argument("--how", choices=(*HOWS, "both"), default="both", help="SIGKILL, SIGSTOP")
-    words.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
-    words.add_argument("--only", default="", help="points whose names have this in them")
-    words.add_argument("--side-by-side", type=_count, default=2, help="sandboxes at a time")
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--what", choices=("ticks", "saves", "exchanges", "all"), default="all")
+    parser.add_argument("--how", choices=(*HOWS, "both"), default="both", help="SIGKILL, SIGSTOP")
+    parser.add_argument("--sample", type=_count, default=0, help="so many points, drawn; 0: all")
+    parser.add_argument("--only", default="", help="points whose names have this in them")
+    parser.add_argument("--side-by-side", type=_count, default=2, help="sandboxes at a time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
         "--rights", choices=("user", "sandbox"), default="user",
         help="where the controller keeps what it did: as on a site, or in the jobs",
     )  # fmt: skip
-    words.add_argument(
+    parser.add_argument(
         "--plants", action=argparse.BooleanOptionalAction, default=True,
         help="plant faults in the recovery and in the saves at the end",
     )  # fmt: skip
-    args = words.parse_args()
+    args = parser.parse_args()
     options = Options(
         hows=HOWS if args.how == "both" else (args.how,),
         sample=args.sample,
@@ -118,9 +118,9 @@ def main() -> None:
     try:
         failed = _parts(options, args.what)
     except UsageError as error:
-        words.exit(2, f"{error}\n")
+        parser.exit(2, f"{error}\n")
     except HadarError as error:
-        words.exit(1, f"{error}\n")
+        parser.exit(1, f"{error}\n")
     sys.exit(1 if failed else 0)
 
 
@@ -146,7 +146,9 @@ def _parts(options: Options, what: str) -> bool:
             # Jobs read the data, write their logs and lock their script in this folder.
             folder = Path(name)
             folder.chmod(0o755)
-            with room(folder, options.side_by_side, options.rights, how == "stall") as boxes:
+            with trial_sandboxes(
+                folder, options.side_by_side, options.rights, how == "stall"
+            ) as boxes:
                 try:
                     failed |= _ticks(boxes, how, options)
                 except UsageError as error:
@@ -249,7 +251,7 @@ def chosen(points: Sequence[_Point], only: str, sample: int, seed: int) -> list[
     return found
 
 
-def _ticks(boxes: Room, how: str, options: Options) -> bool:
+def _ticks(boxes: TrialSandboxes, how: str, options: Options) -> bool:
     """All about controllers that are disturbed in one way; whether it failed."""
     began, thens = time.monotonic(), THENS[how]
     done = {"kill": "killed", "stall": "stopped and continued"}[how]
@@ -300,14 +302,14 @@ def is_failure(broken: int, missed: Collection[str], points: int, never: Collect
     return bool(broken or missed or points < LEAST_POINTS or never)
 
 
-def _planted(boxes: Room, points: list[Touch]) -> list[str]:
+def _planted(boxes: TrialSandboxes, points: list[Touch]) -> list[str]:
     """The planted faults that no trial caught."""
     caught: dict[str, list[str]] = {plant: [] for plant in FAULTS}
     for case, found in boxes.run([case for plant in FAULTS for case in planted(plant, points)]):
         caught[case.plant or ""] += found.wrong
     missed = []
     for plant, wrong in caught.items():
-        sentence = FAULTS[plant].told_by(wrong)
+        sentence = FAULTS[plant].reported_by(wrong)
         if sentence is None:
             missed.append(plant)
         _say(

@@ -44,17 +44,17 @@ continued ended with an error, as where Slurm's answers came in time and were re
 
 def main() -> None:
     """Tick, with the plan that the folder holds, or retire."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("folder", type=Path)
-    words.add_argument("--log", type=Path, required=True)
-    words.add_argument("--at", default="")
-    words.add_argument("--stop", action="store_true", help="stop at the point, and go on later")
-    words.add_argument("--ticks", type=int, default=1)
-    words.add_argument("--decided", type=Path, help="for what becomes of jobs that wait, by ticks")
-    words.add_argument("--host", help="be a controller of this host")
-    words.add_argument("--retire", action="store_true", help="give the jobs back, tick never")
-    words.add_argument("--plant", choices=tuple(FAULTS))
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--at", default="")
+    parser.add_argument("--stop", action="store_true", help="stop at the point, and go on later")
+    parser.add_argument("--ticks", type=int, default=1)
+    parser.add_argument("--decided", type=Path, help="for what becomes of jobs that wait, by ticks")
+    parser.add_argument("--host", help="be a controller of this host")
+    parser.add_argument("--retire", action="store_true", help="give the jobs back, tick never")
+    parser.add_argument("--plant", choices=tuple(FAULTS))
+    args = parser.parse_args()
     plans = json.loads((args.folder / WANT).read_text())
     ticks = 0
 

@@ -132,7 +132,7 @@ class Plant:
     shown: str
     where: Literal["tick", "recovery", "retire"] = "recovery"
 
-    def told_by(self, wrong: Iterable[str]) -> str | None:
+    def reported_by(self, wrong: Iterable[str]) -> str | None:
         """The sentence that belongs to this fault; any other one may have come by chance."""
         return next((sentence for sentence in wrong if self.shown in sentence), None)
 

@@ -95,7 +95,7 @@ class SavePlant:
     at: str = "checkpoint.py publish os.rename"
     scene: str = "again"
 
-    def told_by(self, wrong: Iterable[str]) -> str | None:
+    def reported_by(self, wrong: Iterable[str]) -> str | None:
         """The sentence that belongs to this fault."""
         return next((sentence for sentence in wrong if self.shown in sentence), None)
 

@@ -222,9 +222,9 @@ def _end_of(folder: Path) -> int:
     return LEFT_ON_TERM if (folder / EXCHANGE).exists() else 0
 
 
-def _trial(room: Path, name: str, case: SaveCase) -> SaveFound:
-    folder = room / name
-    shutil.copytree(room / case.point.scene, folder)
+def _trial(scenes: Path, name: str, case: SaveCase) -> SaveFound:
+    folder = scenes / name
+    shutil.copytree(scenes / case.point.scene, folder)
     try:
         return _Trial(folder, case).run()
     finally:
@@ -367,4 +367,4 @@ def caught(answers: Sequence[tuple[SaveCase, SaveFound]]) -> dict[str, str | Non
     wrong: dict[str, list[str]] = {plant: [] for plant in SAVE_FAULTS}
     for case, found in answers:
         wrong[case.plant or ""] += found.wrong
-    return {plant: SAVE_FAULTS[plant].told_by(said) for plant, said in wrong.items()}
+    return {plant: SAVE_FAULTS[plant].reported_by(said) for plant, said in wrong.items()}

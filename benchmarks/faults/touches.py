@@ -15,10 +15,10 @@ import slurm_hadar
 
 _PACKAGE = str(Path(slurm_hadar.__file__).parent) + os.sep
 _BELOW = tuple(
-    f"{_PACKAGE}{room.replace('/', os.sep)}"
-    for room in ("slurm/", "controller/journal/", "exchange/")
+    f"{_PACKAGE}{folder.replace('/', os.sep)}"
+    for folder in ("slurm/", "controller/journal/", "exchange/")
 )
-"""Where the doors to Slurm, the journal and the files are; who comes through is elsewhere."""
+"""Where the interfaces to Slurm, the journal and the files are; what calls them is elsewhere."""
 _ASIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 """What a file is called before it takes its place."""
 

@@ -144,7 +144,7 @@ class Trial:
         self.jobs.until(lambda: self._all_over(alone) or self._caught(plant), "all jobs end")
 
     def _caught(self, plant: str | None) -> bool:
-        return plant is not None and FAULTS[plant].told_by(self._wrong) is not None
+        return plant is not None and FAULTS[plant].reported_by(self._wrong) is not None
 
     def _all_over(self, alone: bool) -> bool:
         jobs = self.jobs.read()

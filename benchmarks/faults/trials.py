@@ -110,7 +110,7 @@ Tell = Callable[[Case, Found], None]
 """Called with each answer as it comes, from the thread of its sandbox."""
 
 
-class Room:
+class TrialSandboxes:
     """Sandboxes that are started when they are needed, and a folder for the trials."""
 
     def __init__(
@@ -174,11 +174,11 @@ class Room:
 
 
 @contextmanager
-def room(
+def trial_sandboxes(
     folder: Path, side_by_side: int, rights: Rights = "user", stalls: bool = False
-) -> Iterator[Room]:
+) -> Iterator[TrialSandboxes]:
     """Sandboxes below ``folder``, taken down at the end."""
-    made = Room(folder, side_by_side, rights, stalls)
+    made = TrialSandboxes(folder, side_by_side, rights, stalls)
     try:
         yield made
     finally:

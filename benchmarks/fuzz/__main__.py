@@ -75,17 +75,17 @@ def run(parsers: Sequence[Parser], inputs: int, seed: int) -> dict[str, object]:
 
 def main() -> None:
     """Run, print, and tell by the exit status."""
-    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    words.add_argument("--inputs", type=int, default=100_000)
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--only", default="", help="parsers whose name has these words in it")
-    words.add_argument("--ticks", type=int, default=3_000, help="whole ticks beside them")
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="parsers whose name has these words in it")
+    parser.add_argument("--ticks", type=int, default=3_000, help="whole ticks beside them")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     every = ((all_parsers(bool(find_spec("torch"))), args.inputs), (whole_ticks(), args.ticks))
     chosen = [([one for one in parsers if args.only in one.name], most) for parsers, most in every]
     if not any(parsers for parsers, _ in chosen):
-        words.error(f"no parser has {args.only!r} in its name")
+        parser.error(f"no parser has {args.only!r} in its name")
     found = [run(parsers, most, args.seed) for parsers, most in chosen if parsers]
     print(json.dumps(found, indent=1) if args.json else "\n".join(map(_shown, found)))
     sys.exit(1 if any(part["tracebacks"] for part in found) else 0)

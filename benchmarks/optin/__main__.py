@@ -51,22 +51,22 @@ def planned(args: argparse.Namespace) -> list[Run]:
 
 def main() -> None:
     """Run what was asked for, and print the tables."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--what", choices=("mix", "crowd", "nice", "all"), default="all")
-    words.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    words.add_argument("--shares", type=int, nargs="+", default=[10, 50, 100], help="percent")
-    words.add_argument("--plain", type=int, default=2, help="runs of a seed all through sbatch")
-    words.add_argument("--jobs", type=int, default=48, help="submissions of the mixed workload")
-    words.add_argument("--minutes", type=float, default=3.0, help="in which they arrive")
-    words.add_argument("--scale", type=float, default=1.0, help="of all run times of the workload")
-    words.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--what", choices=("mix", "crowd", "nice", "all"), default="all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--shares", type=int, nargs="+", default=[10, 50, 100], help="percent")
+    parser.add_argument("--plain", type=int, default=2, help="runs of a seed all through sbatch")
+    parser.add_argument("--jobs", type=int, default=48, help="submissions of the mixed workload")
+    parser.add_argument("--minutes", type=float, default=3.0, help="in which they arrive")
+    parser.add_argument("--scale", type=float, default=1.0, help="of all run times of the workload")
+    parser.add_argument(
         "--fastest-first", action="store_true", help="mix: nodes have a Weight, the fastest first"
     )
-    words.add_argument("--crowd", type=int, default=150, help="ordinary jobs of the crowd")
-    words.add_argument("--side-by-side", type=int, default=1, help="sandboxes at a time")
-    words.add_argument("--keep", type=Path, help="keep records, logs and journals in this folder")
-    words.add_argument("--read", type=Path, help="no run: the records that are in this folder")
-    args = words.parse_args()
+    parser.add_argument("--crowd", type=int, default=150, help="ordinary jobs of the crowd")
+    parser.add_argument("--side-by-side", type=int, default=1, help="sandboxes at a time")
+    parser.add_argument("--keep", type=Path, help="keep records, logs and journals in this folder")
+    parser.add_argument("--read", type=Path, help="no run: the records that are in this folder")
+    args = parser.parse_args()
     try:
         if args.read:
             runs = [records.read(path) for path in sorted(args.read.glob("*.json"))]
@@ -76,7 +76,7 @@ def main() -> None:
                 args.keep.mkdir(parents=True, exist_ok=True)
             runs = _carried_out(planned(args), args.keep, max(1, args.side_by_side))
     except (HadarError, ValueError, OSError) as error:
-        words.exit(2, f"{error}\n")
+        parser.exit(2, f"{error}\n")
     result = summary(runs)
     print("\n".join(result.lines))
     sys.exit(1 if result.broken else 0)

@@ -1,9 +1,9 @@
 """A training without torch, for a batch script: MODEL BATCH SAMPLES RESTART_S SAVED.
 
-Its speed is that of the pretend GPU that it runs on (HADAR_PACE). Under a controller it reports
-its progress and saves when asked; it saves on TERM too, and goes on from what was saved. SAVED
-holds the samples and, after TERM, the time at which training stopped: an attempt that goes on from
-there reports how long there was no training.
+Its speed is that of the pretend GPU that it runs on (HADAR_TRUE_RATES). Under a controller it
+reports its progress and saves when asked; it saves on TERM too, and goes on from what was saved.
+SAVED holds the samples and, after TERM, the time at which training stopped: an attempt that goes on
+from there reports how long there was no training.
 """
 
 import json
@@ -31,7 +31,7 @@ def speed(pace: Mapping[str, object], node: str, model: str) -> float:
 def train(model: str, batch: int, samples: int, restart_s: float, saved: Path) -> None:
     """Train until all samples are done."""
     exchange = Exchange.from_env(print)
-    pace = json.loads(Path(os.environ["HADAR_PACE"]).read_text())
+    pace = json.loads(Path(os.environ["HADAR_TRUE_RATES"]).read_text())
     rate = speed(pace, host(), model)
     kept = json.loads(saved.read_text()) if saved.exists() else {}
     before, stopped_at = float(kept.get("samples", 0.0)), kept.get("stopped_at")

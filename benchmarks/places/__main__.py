@@ -123,18 +123,18 @@ def broken(outcome: Outcome) -> bool:
 
 def main() -> None:
     """Run the parts, and print what they cost."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--moves", type=int, default=200, help="over the parts that have any")
-    words.add_argument("--parts", nargs="+", choices=tuple(parts(0)), default=list(parts(0)))
-    words.add_argument("--keep", type=Path, help="keep logs in this folder")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--moves", type=int, default=200, help="over the parts that have any")
+    parser.add_argument("--parts", nargs="+", choices=tuple(parts(0)), default=list(parts(0)))
+    parser.add_argument("--keep", type=Path, help="keep logs in this folder")
+    args = parser.parse_args()
     # The sandbox goes down first.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         refuse()
         outcomes = _carried_out([parts(args.moves)[name] for name in args.parts], args.keep)
     except (HadarError, OSError) as error:
-        words.exit(2, f"{error}\n")
+        parser.exit(2, f"{error}\n")
     costs = [one for outcome in outcomes for one in outcome.costs]
     print(
         f"{len(costs)} moves: {sum(one.place_lost for one in costs)} places lost, "

@@ -28,15 +28,15 @@ _LONGEST_S = 1800.0
 
 def main() -> None:
     """Run, print, write."""
-    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    words.add_argument("--suite", default="", help="suite of Debian, such as forky")
-    words.add_argument("--folder", type=Path, help="where it is made")
-    words.add_argument("--keep", action="store_true", help="leave it there for the next time")
-    words.add_argument("--tests", nargs="*", help="other tests, by their paths")
-    words.add_argument("--only", choices=("commands", "pyslurm"), help="this back end alone")
-    words.add_argument("--check", action="store_true", help="which columns are too old")
-    words.add_argument("--write", action="store_true", help="into docs/releases.md")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--suite", default="", help="suite of Debian, such as forky")
+    parser.add_argument("--folder", type=Path, help="where it is made")
+    parser.add_argument("--keep", action="store_true", help="leave it there for the next time")
+    parser.add_argument("--tests", nargs="*", help="other tests, by their paths")
+    parser.add_argument("--only", choices=("commands", "pyslurm"), help="this back end alone")
+    parser.add_argument("--check", action="store_true", help="which columns are too old")
+    parser.add_argument("--write", action="store_true", help="into docs/releases.md")
+    args = parser.parse_args()
     if args.check:
         sys.exit(_too_old())
     made = page.now()

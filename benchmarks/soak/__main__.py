@@ -144,18 +144,18 @@ def _end(number: int, _: object) -> None:
 
 def main() -> None:
     """Run one soak and print what it came to."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--minutes", type=float, default=60.0)
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
         "--rights",
         choices=("user", "sandbox"),
         default="user",
         help="where the controller keeps what it did: as on a site, or in the AdminComment",
     )
-    words.add_argument("--folder", type=Path, help="keep everything in this new folder")
-    words.add_argument("--json", action="store_true")
-    args = words.parse_args()
+    parser.add_argument("--folder", type=Path, help="keep everything in this new folder")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="hadar-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     # Else the controller would outlive it, and Slurm too for a while.

@@ -23,11 +23,11 @@ from slurm_hadar.domain.errors import HadarError
 
 def main() -> None:
     """Run the trials, and print a line for each."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    words.add_argument("--before", type=Path, required=True, help="a checkout")
-    words.add_argument("--only", choices=("up", "down"))
-    words.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
-    args = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--before", type=Path, required=True, help="a checkout")
+    parser.add_argument("--only", choices=("up", "down"))
+    parser.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
+    args = parser.parse_args()
     # The sandbox goes down first.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     before = Release("before", args.before.resolve(), leases=True)
@@ -48,7 +48,7 @@ def main() -> None:
                     print(line(verdict), flush=True)
                     wrong += bool(verdict.wrong)
     except (HadarError, OSError) as error:
-        words.exit(2, f"{error}\n")
+        parser.exit(2, f"{error}\n")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"{wrong} of them wrong" if wrong else "nothing wrong")

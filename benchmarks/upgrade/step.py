@@ -36,12 +36,12 @@ _PAUSE_S = 1.0
 
 def main() -> None:
     """Tick, and print what each tick said."""
-    words = argparse.ArgumentParser()
-    words.add_argument("--ticks", type=int, default=1)
-    words.add_argument("--want", type=Path, help="JSON: job -> GPU type -> GPUs; else the policy")
-    words.add_argument("--die", choices=POINTS)
-    words.add_argument("--journal", action="store_true", help="no tick: print the journal's moves")
-    args = words.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ticks", type=int, default=1)
+    parser.add_argument("--want", type=Path, help="JSON: job -> GPU type -> GPUs; else the policy")
+    parser.add_argument("--die", choices=POINTS)
+    parser.add_argument("--journal", action="store_true", help="no tick: print the journal's moves")
+    args = parser.parse_args()
     config = configuration.load(configuration.find())
     with only_one(config.site.state_dir, 0.0):
         store = Store.open(config.site.state_dir)

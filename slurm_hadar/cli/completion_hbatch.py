@@ -14,7 +14,7 @@ _FOLDERS = ("chdir", "container")
 
 
 def _values(key: str) -> str:
-    """The words that a key of ours takes, where they can be listed."""
+    """The values that a key of ours takes, where they can be listed."""
     if key in CHOICES:
         return "yes no"
     words = {

@@ -156,7 +156,7 @@ class _Asked:
         return not self.stop
 
     def _on_signal(self, number: int, _: object) -> None:
-        # A terminal that is closed sends SIGHUP too: then there is nobody left to run for.
+        # A terminal that is closed sends SIGHUP too: then no user is left to run for.
         if number == signal.SIGHUP and not (self._terminal and not _has_terminal()):
             self._reread = True
         else:

@@ -36,7 +36,7 @@ def program() -> NoReturn:
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            continue  # closed, or nobody reads it
+            continue  # closed, or without a reader
     os._exit(code)
 
 
@@ -118,7 +118,7 @@ def _run_and_say(submit: Submit, outcome: SubmitOutcome) -> int:
 
 
 def _decide(submit: Submit) -> SubmitOutcome:
-    """What becomes of a submit. Raises UsageError where its owner's words make no sense."""
+    """What becomes of a submit. Raises UsageError where its arguments or lines make no sense."""
     if submit.line.refused:
         return SubmitOutcome()
     if submit.line.ours:
@@ -139,7 +139,7 @@ def _decide(submit: Submit) -> SubmitOutcome:
         declaration = _declaration(submit)
         return SubmitOutcome() if declaration is None else _additions(submit, declaration)
     except UsageError as error:
-        # Whoever declared nothing is not to be stopped by the site's own settings.
+        # A submit that declares nothing is not to be stopped by the site's own settings.
         if submit.declares:
             raise
         return SubmitOutcome(str(error))
@@ -229,7 +229,7 @@ def _declaration(submit: Submit) -> Declaration | None:
 def _with_options(
     options: Sequence[tuple[str, str | None]], base: Declaration | None = None, where: str = ""
 ) -> Declaration:
-    """``--hadar-*`` words over ``base``. Raises UsageError where they make no sense."""
+    """``--hadar-*`` options over ``base``. Raises UsageError where they make no sense."""
     _load_when_used("copy", "inspect")
     from slurm_hadar.domain.declaration import Declaration, parse
 
@@ -334,7 +334,7 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
         )
     more: list[str] = []
     if added:
-        more = [*added.notes, *filter(None, (submit.site_trouble,))]
+        more = [*added.notes, *filter(None, (submit.site_problem,))]
         why = why or ("" if added.has_gpus else "it asks for no GPU")
     if not why and submit.site is not None and submit.site.rollout is not None:
         from slurm_hadar.cli.rollout_remark import remark
@@ -364,7 +364,7 @@ def _remark(submit: Submit, outcome: SubmitOutcome) -> str:
 
 def _say(text: str) -> None:
     shown = "".join(c if c.isprintable() else "?" for c in text)
-    # A closed or full stderr must neither stop the submit nor send our words to stdout.
+    # A closed or full stderr must neither stop the submit nor send our messages to stdout.
     if sys.stderr is not None:
         try:
             print(f"hbatch: {shown}", file=sys.stderr, flush=True)

@@ -51,8 +51,8 @@ def _plan(submit: Submit, outcome: SubmitOutcome) -> SubmitPlan:
     notes = [*outcome.doubts, *(outcome.added.notes if outcome.added else [])]
     if outcome.added and outcome.added.omitted:
         notes.append(outcome.added.omitted)
-    if submit.site_trouble:
-        notes.append(submit.site_trouble)
+    if submit.site_problem:
+        notes.append(submit.site_problem)
     if submit.site is not None and submit.site.rollout is not None and outcome.declaration:
         _, text = remark(submit.site.rollout, submit.held)
         notes += [f"managed {text}" if text == MAYBE else text] if text else []

@@ -57,16 +57,7 @@ class ProfileOptions:
 def profile(given: ProfileOptions) -> None:
     """Measure the speed of a training at a few CPU counts. Run it inside an allocation, with all
     the CPUs and the memory that the job may ever get."""
-    for name, value in (("--seconds", given.seconds), ("--start", given.start)):
-        if not 0.0 < value <= 1e5:
-            raise UsageError(f"{name} {value:g}: it must be above 0 and at most 100000")
-    for name, value in (
-        ("--warmup", given.warmup),
-        ("--mem-gb", given.mem_gb),
-        ("--disk-mb-per-s", given.disk_mb_per_s),
-    ):
-        if not 0.0 <= value <= 1e7:
-            raise UsageError(f"{name} {value:g}: it must be 0 or more")
+    _check(given)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     number = given.gpus or len([gpu for gpu in visible if gpu]) or 1
     there = len(allowed_cpus()) // number
@@ -120,6 +111,20 @@ def profile(given: ProfileOptions) -> None:
     )
     if given.out is not None:
         typer.echo(f"{given.out} can be named under [profiles] cpu_tables")
+
+
+def _check(given: ProfileOptions) -> None:
+    """Raises UsageError for a number that cannot be."""
+    for name, value in (("--seconds", given.seconds), ("--start", given.start)):
+        if not 0.0 < value <= 1e5:
+            raise UsageError(f"{name} {value:g}: it must be above 0 and at most 100000")
+    for name, value in (
+        ("--warmup", given.warmup),
+        ("--mem-gb", given.mem_gb),
+        ("--disk-mb-per-s", given.disk_mb_per_s),
+    ):
+        if not 0.0 <= value <= 1e7:
+            raise UsageError(f"{name} {value:g}: it must be 0 or more")
 
 
 def _data(path: Path | None, samples: int, disk_mb_per_s: float) -> DataSet | None:

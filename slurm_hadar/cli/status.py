@@ -226,7 +226,7 @@ def overview_of(site: Config, live: bool) -> Overview:
 
 
 def _own(site: Config) -> Overview:
-    """Told to the controller's user, from Slurm and the state file as they are now."""
+    """For the controller's user: from Slurm and the state file as they are now."""
     with reader_of(site) as controller:
         widen_own(site)
         observation = controller.observe()

@@ -56,10 +56,10 @@ class Submit:
         self.name = "the script"
         self.header = Header()
         self.in_script: list[tuple[str, str | None]] = []
-        """(key, value) of the ``--hadar-*`` words in the script's ``#SBATCH`` lines."""
+        """(key, value) of the ``--hadar-*`` options in the script's ``#SBATCH`` lines."""
         self.held: dict[str, str | None] = {}
         self.site: WrapperSite | None = None
-        self.site_trouble = ""
+        self.site_problem = ""
         self._sbatch = ""
         self.exchange: ExchangeQuery | None = None
         """What the exchange folder is asked; None: nothing yet."""
@@ -76,7 +76,7 @@ class Submit:
         config = paths.config_file(self.environment)
         path = paths.wrapper_file(config)
         if not os.access(path, os.F_OK):
-            self.site_trouble = (
+            self.site_problem = (
                 "no configuration of the site is found "
                 "(hadar check --write makes it known to hbatch)"
             )
@@ -87,15 +87,15 @@ class Submit:
         try:
             site = read_site(path, config)
         except SiteError as error:
-            self.site_trouble = f"{path} is ignored: {error}; renew it with: hadar check --write"
+            self.site_problem = f"{path} is ignored: {error}; renew it with: hadar check --write"
             return
         conf = self.environment.get("SLURM_CONF")
         if site and conf and site.slurm_conf and not is_same(conf, site.slurm_conf):
-            self.site_trouble = f"{path} is ignored: SLURM_CONF names another cluster"
+            self.site_problem = f"{path} is ignored: SLURM_CONF names another cluster"
             return
         self.site = site
         if site and site.stale:
-            self.site_trouble = f"{path} is older than {config}; renew it with: hadar check --write"
+            self.site_problem = f"{path} is older than {config}; renew it with: hadar check --write"
 
     def read(self) -> str:
         """Read the script and settle what holds. Returns why that is not possible, or ''."""
@@ -131,7 +131,7 @@ class Submit:
         return ""
 
     def _look_for_declaration(self) -> None:
-        """The script of a line that is not understood: one of the next two words, if any is."""
+        """The script of a line that is not understood: one of the next two arguments, if any is."""
         from slurm_hadar.cli.batch_script import NotOurs, read_script
 
         for word in self.line.words[self.line.end :][:2]:

@@ -47,7 +47,7 @@ def _of_counts(declared: Declaration, submit: Submit) -> list[str]:
 
 
 def _script_words(submit: Submit) -> list[tuple[str, str]]:
-    """The words of the ``#HADAR`` lines, with where each stands."""
+    """The arguments of the ``#HADAR`` lines, with where each stands."""
     if not submit.header.declares:
         return []
     return script_arguments(submit.body.decode(errors="replace"), submit.name)

@@ -9,6 +9,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
@@ -22,7 +23,7 @@ from slurm_hadar.controller.snapshot import forks, movability, shapes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.work import explained, with_unknown_speeds
 from slurm_hadar.controller.tick_context import TickContext
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Placement, Plan, by_type
 from slurm_hadar.domain.view import State
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -99,7 +100,8 @@ class Decider:
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         staying = set[str]()
-        hinted = hints(shown, plan, tick.others, self._config, tick.refusals, places.nices, staying)
+        given = HintInput(tick.others, self._config, tick.refusals)
+        hinted = hints(shown, plan, given, places.nices, staying)
         hinted += owners_nices.given_back(tick.others, tick.refusals, places.nices, shown.excluded)
         idle = self._backfill(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
@@ -149,9 +151,7 @@ class Decider:
     ) -> BackfillPlan:
         going = [a.placement for a in means.of(Kind.MOVE) if a.placement is not None]
         going += [
-            Placement({kind: n for gpus in t.held.values() for kind, n in gpus.items()}, t.held)
-            for t in shown.schedulable.values()
-            if t.starting
+            Placement(by_type(t.held), t.held) for t in shown.schedulable.values() if t.starting
         ]
         left = min(hour_left, self._config.guards.max_moves_per_tick)
         left -= len(means.of(Kind.MOVE, Kind.STOP))

@@ -5,9 +5,9 @@ from slurm_hadar.controller.actuation.actions import NOT_STOPPED, WOULD_STOP, Pl
 from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, by_type
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
-from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.placement import Plan, by_type
 
 
 def decisions(

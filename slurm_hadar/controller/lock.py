@@ -76,7 +76,7 @@ def identity_of(folder: Path) -> str:
 
 
 def _give_identity(folder: Path) -> None:
-    """For whoever holds the lock."""
+    """For the holder of the lock."""
     if identity_of(folder):
         return
     aside = folder / f".{IDENTITY}.{os.getpid()}"

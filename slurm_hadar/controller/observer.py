@@ -170,7 +170,7 @@ class Observer:
         asked = {
             job.id: replace(job, declaration=Declaration())
             for job in observation.jobs.values()
-            if observed.sent_on_from_opt_in(job, self._config)
+            if observed.may_come_from_opt_in(job, self._config)
         }
         found = {
             id_: observed.opted_in(

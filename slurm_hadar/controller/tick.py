@@ -121,7 +121,7 @@ class Controller:
         with store.readable_errors():
             self.learning = Learning(store, rates)
         self.gpus = self.learning.gpus
-        self._room = True
+        self._has_capacity = True
         self._read_s = 0.0
         self._another_acted: bool | None = None
         """None: that was not looked at yet."""
@@ -160,7 +160,7 @@ class Controller:
             with self.store.readable_errors():
                 self.store.keep_policy_state(_ANOTHER, {"acted": True})
         try:
-            write_heartbeat(folder, mode, self.backoff.interval_s, self._room, writer)
+            write_heartbeat(folder, mode, self.backoff.interval_s, self._has_capacity, writer)
         except OSError as error:
             raise heartbeat_error(folder, error) from None
         if took_over:
@@ -250,7 +250,7 @@ class Controller:
         if returned:
             shown = replace(shown, returning=frozenset(returned))
             answer = answer.with_places(returned)
-        self._room = queue_head.has_capacity(tick.others)
+        self._has_capacity = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
         shown, answer, changes = self._with_requeues(tick, shown, answer, changes)

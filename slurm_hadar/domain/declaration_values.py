@@ -185,7 +185,7 @@ def checkpoint(text: str) -> str:
     habit, colon, path = text.partition(":")
     habit = habit.lower()
     if habit == "watch":
-        # No shell ever sees it, and a Comment has room for it beside the other keys.
+        # No shell ever sees it, and it fits into a Comment beside the other keys.
         if not re.fullmatch(r"(?:[A-Za-z0-9_.:/@+,=*?-]|%[jAa]){1,300}", path, re.ASCII):
             raise ValueError(
                 "watch:PATH with letters, digits and _.:/@+,=*?- (at most 300); %j is the job's id"

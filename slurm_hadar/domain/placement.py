@@ -30,6 +30,15 @@ class Placement:
         return sum(self.gpus.values())
 
 
+def by_type(nodes: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """GPUs by type over all nodes."""
+    counts: dict[str, int] = {}
+    for gpus in nodes.values():
+        for kind, count in gpus.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A policy's answer for one round: who runs where, and why the others wait."""

@@ -35,6 +35,7 @@ class NodeArrays:
     """
 
     names: tuple[str, ...]
+    """(N,) the nodes' names in Slurm."""
     gpus: IntArray
     """(N, R) GPUs that managed jobs may use."""
     cpus: IntArray
@@ -54,6 +55,7 @@ class JobArrays:
     """The managed jobs, waiting and running."""
 
     ids: tuple[str, ...]
+    """(J,) Slurm's job numbers, as text."""
     arrival_s: FloatArray
     """(J,) submission, s, on the clock of ``View.now``."""
     weight: FloatArray
@@ -136,15 +138,21 @@ class JobArrays:
 
 @dataclass(frozen=True)
 class View:
-    """Everything a policy may know. ``now`` in s; ``round_s``: time until the next decision."""
+    """Everything a policy may know."""
 
     now: float
+    """The time of the decision, s."""
     round_s: float
+    """Time until the next decision, s."""
     seed: int
+    """For a policy that draws numbers; the same view and state give the same plan."""
     types: tuple[str, ...]
+    """(R,) names of the GPU types."""
     counts: tuple[int, ...]
     """(C,) GPU counts of the last axis of ``JobArrays.rate``, rising, e.g. (1, 2, 3, 4, 8)."""
     nodes: NodeArrays
+    """The nodes, with what managed jobs may use."""
     jobs: JobArrays
+    """The managed jobs."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The policy's own settings from the site's configuration."""

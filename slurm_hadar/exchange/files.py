@@ -94,7 +94,7 @@ def _put(aside: Path, path: Path) -> None:
     try:
         aside.replace(path)
     except IsADirectoryError:
-        # Somebody made a folder of that name; the owner of the folder around it may move it away.
+        # A user made a folder of that name; the owner of the folder around it may move it away.
         path.rename(path.with_name(f".{path.name}.{os.urandom(8).hex()}"))
         aside.replace(path)
 

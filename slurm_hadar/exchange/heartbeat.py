@@ -41,9 +41,9 @@ class Writer:
 
 
 def write_heartbeat(
-    folder: Path, mode: str, interval_s: float, room: bool = True, writer: Writer = Writer()
+    folder: Path, mode: str, interval_s: float, takes_lists: bool = True, writer: Writer = Writer()
 ) -> None:
-    """Say that this process controls. ``room``: whether new jobs may come with a list of
+    """Say that this process controls. ``takes_lists``: whether new jobs may come with a list of
     partitions. Raises OSError."""
     files.write_json(
         folder / NAME,
@@ -53,7 +53,7 @@ def write_heartbeat(
             "mode": mode,
             "time": time.time(),
             "interval_s": interval_s,
-            "room": room,
+            "room": takes_lists,
             "identity": writer.identity,
             "process": writer.process,
         },

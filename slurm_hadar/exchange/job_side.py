@@ -68,7 +68,7 @@ class Exchange:
         own = {os.getuid()}
         self._uids = own if controller_uid is None else own | {controller_uid}
         self._say = say
-        # Nobody can have laid anything there.
+        # No other user can have put anything there.
         self._random = folder / f"progress.{job}.{os.urandom(8).hex()}.json"
         listed = listing(folder)
         self._earlier = progress.own_files(folder, job, os.getuid(), listed)
@@ -131,7 +131,7 @@ class Exchange:
     def _written(self, content: Mapping[str, object]) -> Path:
         """Where it lies now: the first place that no other user holds."""
         for path in progress.places(self.folder, self.job):
-            # In a sticky folder nothing takes the place of what another user laid there.
+            # In a sticky folder nothing takes the place of what another user put there.
             with contextlib.suppress(PermissionError, IsADirectoryError):
                 files.write_json(path, content)
                 return path

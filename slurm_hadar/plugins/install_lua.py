@@ -164,7 +164,7 @@ def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Fil
         plan.changes.append(Change(path, before, bytes_of(lua_files.with_line(own, fragment))))
         return True
     if not loaded and lua_files.MARK not in own:
-        # Nobody knows why it lies there: its rules must not come into force by our doing.
+        # It is unknown why it lies there: its rules must not come into force by our doing.
         plan.by_hand.append(
             f"{path} is there and Slurm does not load it. Move it away and type this again; or, if "
             f"its rules are to hold, set {wanted} and add this line behind its functions: {line}"

@@ -195,7 +195,7 @@ def sample(
             if (seen and not there) or time.monotonic() - begin > _LONGEST_S:
                 break
             seen = seen or there
-            if watch.trouble or not path.exists():
+            if watch.problem or not path.exists():
                 break
             tell(finished=False)
     if path.exists():
@@ -220,7 +220,7 @@ def _daemon_of(job: str) -> bytes:
 
 
 def _end(folder: Path) -> None:
-    """End the sampler of this job on this node, and give it time for its last words."""
+    """End the sampler of this job on this node, and give it time for its last sample."""
     job = _number()
     if not job:
         return

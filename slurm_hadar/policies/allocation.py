@@ -137,14 +137,27 @@ def placement_of(
     view: View, pools: ResourcePools, allocation: Allocation, reason: str
 ) -> Placement:
     """A :class:`Placement` for this allocation, with node names and the reason."""
+    gpus, nodes = gpus_and_nodes(view, rows_of(pools, allocation))
+    return Placement(gpus=gpus, nodes=nodes, reason=reason)
+
+
+def rows_of(pools: ResourcePools, allocation: Allocation) -> list[tuple[int, int, int]]:
+    """The rows (node, type, count) of an allocation."""
+    return [(int(pools.node[at]), int(pools.gpu_type[at]), count) for at, count in allocation]
+
+
+def gpus_and_nodes(
+    view: View, rows: Iterable[tuple[int, int, int]]
+) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """GPUs by type, and by node and type, as in :class:`Placement`, of rows (node, type, count)."""
     gpus: dict[str, int] = {}
     nodes: dict[str, dict[str, int]] = {}
-    for slot, count in allocation:
-        kind = view.types[int(pools.gpu_type[slot])]
-        on_node = nodes.setdefault(view.nodes.names[int(pools.node[slot])], {})
-        gpus[kind] = gpus.get(kind, 0) + count
-        on_node[kind] = on_node.get(kind, 0) + count
-    return Placement(gpus=gpus, nodes=nodes, reason=reason)
+    for node, kind, count in rows:
+        name = view.types[kind]
+        on_node = nodes.setdefault(view.nodes.names[node], {})
+        gpus[name] = gpus.get(name, 0) + count
+        on_node[name] = on_node.get(name, 0) + count
+    return gpus, nodes
 
 
 def gpus_text(placement: Placement) -> str:

@@ -57,7 +57,7 @@ def completed_plan(view: View, plan: Plan, now: RunningCopies | None = None) -> 
     found = with_dealt_rounds(view, found)
     if now is not None:
         found = _forked(view, found, now)
-    # CPUs last: whoever gets a node here also needs what stands beside its GPUs.
+    # CPUs last: a job that gets a node here also needs what stands beside its GPUs.
     return with_cpus_and_memory(view, found)
 
 

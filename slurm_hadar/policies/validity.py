@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Placement, Plan, by_type
 from slurm_hadar.domain.view import FloatArray, View
 
 _TOLERANCE = 1e-3
@@ -75,7 +75,6 @@ def _place(
     placement: Placement, node_at: Mapping[str, int], kind_at: Mapping[str, int]
 ) -> tuple[Place, str]:
     place: Place = {}
-    by_kind: dict[str, int] = {}
     for node, gpus in placement.nodes.items():
         for kind, count in gpus.items():
             if node not in node_at or kind not in kind_at:
@@ -83,10 +82,11 @@ def _place(
             if count <= 0:
                 return {}, f"{count} GPUs on node {node}"
             place[node_at[node], kind_at[kind]] = count
-            by_kind[kind] = by_kind.get(kind, 0) + count
     if not place:
         return {}, "the placement names no nodes"
-    if by_kind != {kind: count for kind, count in placement.gpus.items() if count}:
+    if (by_kind := by_type(placement.nodes)) != {
+        kind: count for kind, count in placement.gpus.items() if count
+    }:
         return {}, f"its nodes give {by_kind} and the placement says {dict(placement.gpus)}"
     return place, ""
 

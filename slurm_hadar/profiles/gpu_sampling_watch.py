@@ -14,7 +14,7 @@ class SamplingThread:
     """Windows over some GPUs that a thread fills every ``interval_s`` seconds.
 
     Nothing here can stop what it stands beside: when a GPU cannot be read any more the thread ends,
-    and ``trouble`` says why.
+    and ``problem`` says why.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class SamplingThread:
         interval_s: float = INTERVAL_S,
         window_s: float = WINDOW_S,
     ) -> None:
-        self.trouble = ""
+        self.problem = ""
         self._reader, self._interval_s = reader, interval_s
         self._windows = {gpu.uuid: SampleWindow(gpu, window_s, _GAPS * interval_s) for gpu in gpus}
         self._stop = threading.Event()
@@ -50,7 +50,7 @@ class SamplingThread:
                 for uuid, window in self._windows.items():
                     window.add(self._reader.read(uuid))
         except Exception as error:  # a driver that goes away must not end a training
-            self.trouble = f"{type(error).__name__}: {error}"
+            self.problem = f"{type(error).__name__}: {error}"
             self._stop.set()
 
     def uses(self) -> list[GpuUse]:

@@ -59,23 +59,23 @@ class JobReport:
     undo: Sequence[str] = field(default_factory=tuple)
 
 
-def format_report(story: JobReport, everything: bool = False) -> RenderableType:
+def format_report(report: JobReport, everything: bool = False) -> RenderableType:
     """The report for a terminal. ``everything``: each event has its line, however many they are."""
     parts: list[RenderableType] = [
-        Text(f"Job {formats.plain(story.id)}  {formats.plain(story.state)}", style="bold")
+        Text(f"Job {formats.plain(report.id)}  {formats.plain(report.state)}", style="bold")
     ]
-    if story.facts:
+    if report.facts:
         table = _table()
-        for key, value in story.facts:
+        for key, value in report.facts:
             table.add_row(bounded_text(key), bounded_text(value))
         parts.append(table)
-    if story.events:
-        shown = list(story.events) if everything else _short(story.events)
+    if report.events:
+        shown = list(report.events) if everything else _short(report.events)
         parts += [Text(""), Text("What happened", style="bold"), _events(shown)]
-        if len(shown) < len(story.events):
-            parts.append(command_line(f"  Each of them: hadar doctor {story.id} --all"))
-        parts += [bounded_text(f"  {line}") for line in story.missing_history]
-    for title, lines in (("Now", story.now), ("Next", story.next)):
+        if len(shown) < len(report.events):
+            parts.append(command_line(f"  Each of them: hadar doctor {report.id} --all"))
+        parts += [bounded_text(f"  {line}") for line in report.missing_history]
+    for title, lines in (("Now", report.now), ("Next", report.next)):
         if lines:
             parts += [
                 Text(""),
@@ -83,13 +83,13 @@ def format_report(story: JobReport, everything: bool = False) -> RenderableType:
                 *(command_line(f"  {line}") for line in lines),
             ]
     parts += [Text(""), Text("Problems", style="bold")]
-    parts += [] if story.problems else [Text("  No problems detected.")]
-    for one in story.problems:
+    parts += [] if report.problems else [Text("  No problems detected.")]
+    for one in report.problems:
         parts.append(Text.assemble(("  ! ", "red"), bounded_text(one.what)))
         parts += [command_line(f"      {cure}") for cure in one.cures]
-    if story.undo:
+    if report.undo:
         parts += [Text(""), Text("Undo by hand", style="bold")]
-        parts += [command_line(f"  {line}") for line in story.undo]
+        parts += [command_line(f"  {line}") for line in report.undo]
     return Group(*parts)
 
 

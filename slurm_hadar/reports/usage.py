@@ -84,7 +84,7 @@ def text(report: UsageReport) -> RenderableType:
     for one in tables(report):
         table = Table(box=None, header_style="dim", pad_edge=False, collapse_padding=True)
         for place, head in enumerate(one.heads):
-            # Where there is little room a name is cut, and no figure.
+            # In a narrow terminal a name is cut, and no figure.
             table.add_column(
                 head.replace(" ", "\n", 1) if place else head,
                 justify="right" if place else "left",

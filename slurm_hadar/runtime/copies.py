@@ -137,7 +137,7 @@ class Copies:
     ) -> None:
         self._random = resume(self._ledger, store, core.exchange, self._link.size, core.say)
         self._steering = CopiesSteering(core, self._ledger, store)
-        # Laid out only now: the checkpoint brought the optimizer's state.
+        # Made only now: the checkpoint brought the optimizer's state.
         self._flat = self._make_flat()
         self._tracker = self._tracks(
             self._link,

@@ -70,8 +70,8 @@ class Link:
                 from mpi4py import MPI
             _remove_shared_files()
             self._comm = MPI.COMM_WORLD
-            # A dead peer is an exception here, not the end of this process. What MPI cannot lay to
-            # one request counts as COMM_SELF's.
+            # A dead peer is an exception here, not the end of this process. What MPI cannot assign
+            # to one request counts as COMM_SELF's.
             for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
             self._failure: type[Exception] = MPI.Exception

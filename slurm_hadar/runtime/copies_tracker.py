@@ -180,7 +180,7 @@ class Tracker:
             guess = {rank: shares[rank] for rank in ranks}
         scale = sum(known.values()) / sum(guess[rank] for rank in known) if known else 1.0
         if self._settings.shares:
-            # Given by whoever runs it: not to be measured.
+            # Given by the user: not to be measured.
             fastest = max(known.values(), default=1.0) / max(guess.values())
             return [guess[rank] * fastest for rank in ranks], not known
         speeds = [known.get(rank, guess[rank] * scale) for rank in ranks]

@@ -50,7 +50,7 @@ def emulation(
 
     ``planned``: GPUs by type of the job's plan. ``gather`` collects a value from all processes of
     the training. ``nodes``: the nodes that train together; None: those of the allocation. Raises
-    HadarError where the hook cannot be used: an unpaced job would spoil a comparison.
+    HadarError where the hook cannot be used: a job that is not held back would spoil a comparison.
     """
     name = os.environ.get(ENV)
     if not name:

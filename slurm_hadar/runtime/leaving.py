@@ -35,7 +35,7 @@ class LeftOnTerm(SystemExit):
         super().__init__(LEFT_ON_TERM)
 
     def __del__(self) -> None:
-        """Nobody caught it when it goes away below no function: the process is ending then."""
+        """It was not caught when it goes away below no function: the process is ending then."""
         if sys.is_finalizing() or os.environ.get(SLOW):
             return
         with contextlib.suppress(ValueError):
@@ -94,7 +94,7 @@ def _end() -> None:
 
 
 def _flush() -> None:
-    """Write out what files hold back, those that nobody closed too."""
+    """Write out what files hold back, those that were not closed too."""
     every = gc.get_objects() if _writes_elsewhere() else [sys.stdout, sys.stderr]
     for found in every:
         # By type: to ask the object itself may run anything.

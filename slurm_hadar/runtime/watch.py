@@ -60,7 +60,7 @@ class Newest:
         first = self._seen is None
         if first or seen != self._seen:
             if first:
-                # From before this attempt, as far as anybody knows.
+                # From before this attempt, as far as is known.
                 self._since_s = min(now, newest_ns / 1e9)
             elif self.saved is not None or not self._seen:
                 self._since_s = self._looked_s

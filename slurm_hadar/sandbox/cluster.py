@@ -119,7 +119,7 @@ class Sandbox:
                 box._write(values, site_text)
                 if not outlives:
                     box._finisher = ending.start_finisher(where.record)
-                where.pace.write_text(json.dumps(content))
+                where.true_rates.write_text(json.dumps(content))
                 box._start(wait_s)
             except BaseException:
                 with contextlib.suppress(HadarError):
@@ -165,7 +165,7 @@ class Sandbox:
             text = accounting.slurmdbd_conf(where, values.user, values.ports[accounting.PORT])
             where.slurmdbd_conf.touch(0o600)
             where.slurmdbd_conf.write_text(text)
-        where.task_prolog.write_text(conf.task_prolog(where.pace))
+        where.task_prolog.write_text(conf.task_prolog(where.true_rates))
         where.task_prolog.chmod(0o755)
         where.site.write_text(site_text)
         key = where.munge / "key"
@@ -207,8 +207,8 @@ class Sandbox:
 
     @property
     def true_rates(self) -> Path:
-        """The pacing file. The controller never reads it."""
-        return self.places.pace
+        """The file of true rates. The controller never reads it."""
+        return self.places.true_rates
 
     @property
     def env(self) -> dict[str, str]:

@@ -150,7 +150,7 @@ def cgroup_conf(release: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if release >= (23, 11) else "CgroupAutomount=no\n"
 
 
-def task_prolog(pace: Path) -> str:
-    """The script whose output gives every task the pretend GPUs and their pacing file."""
-    lines = (f"export HADAR_PACE={pace}", f"export HADAR_EMULATION={_EMULATION}")
+def task_prolog(true_rates: Path) -> str:
+    """The script whose output gives every task the pretend GPUs and the file of their rates."""
+    lines = (f"export HADAR_TRUE_RATES={true_rates}", f"export HADAR_EMULATION={_EMULATION}")
     return "#!/bin/sh\n" + "".join(f"echo {shlex.quote(line)}\n" for line in lines)

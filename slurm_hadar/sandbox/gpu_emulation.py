@@ -1,7 +1,7 @@
 """Pretend GPUs: a CPU trains as fast as the sandbox says that the job's GPUs would.
 
 The runtime finds it by ``HADAR_EMULATION`` (:mod:`slurm_hadar.runtime.emulation`). No effect unless
-``HADAR_PACE`` names a pacing file, and none on a machine with real GPUs.
+``HADAR_TRUE_RATES`` names the file of their rates, and none on a machine with real GPUs.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.job_side import node_gpus
 
-ENV = "HADAR_PACE"
+ENV = "HADAR_TRUE_RATES"
 _SLICE_S = 0.1
 """Longest uninterrupted sleep: a signal or a plan must be noticed meanwhile."""
 _DEBT_S = 5.0
@@ -143,12 +143,12 @@ def from_env(
     gather: Callable[[Seen], list[Seen]] = lambda seen: [seen],
     nodes: Sequence[str] | None = None,
 ) -> GpuEmulation | None:
-    """The pace that ``HADAR_PACE`` sets for this job; None without it or on real GPUs.
+    """The rate that ``HADAR_TRUE_RATES`` sets for this job; None without it or on real GPUs.
 
     ``gather`` collects a value from all processes of the training. ``nodes``: the nodes that
     train together, those of the allocation by default; none: this process's own. A model that the
-    file lacks is not held back. Raises HadarError when the file cannot be used: an unpaced job
-    would spoil a comparison.
+    file lacks is not held back. Raises HadarError when the file cannot be used: a job that is not
+    held back would spoil a comparison.
     """
     path = os.environ.get(ENV)
     if not path or _real_gpus():
@@ -162,10 +162,10 @@ def from_env(
     allocation = job_nodes(os.environ) if nodes is None else nodes
     gpus = job_gpus(gather(here), allocation, types, planned)
     rate = true_rate(rates, model, gpus) * scale
-    return GpuEmulation(rate, gpus, "" if rate else _unpaced(rates, model, gpus))
+    return GpuEmulation(rate, gpus, "" if rate else _not_emulated(rates, model, gpus))
 
 
-def _unpaced(rates: Table, model: str, gpus: Mapping[str, int]) -> str:
+def _not_emulated(rates: Table, model: str, gpus: Mapping[str, int]) -> str:
     if not model:
         why = 'the training names no model (name="resnet50" and the like)'
     elif any(_key(name) == _key(model) for name in rates):

@@ -41,7 +41,7 @@ class SandboxPaths:
 
     @property
     def task_prolog(self) -> Path:
-        """Script that gives HADAR_PACE to each task."""
+        """Script that gives HADAR_TRUE_RATES to each task."""
         return self.folder / "etc" / "task_prolog.sh"
 
     @property
@@ -100,9 +100,9 @@ class SandboxPaths:
         return self.folder / "hadar-state"
 
     @property
-    def pace(self) -> Path:
-        """The true speeds."""
-        return self.folder / "pace.json"
+    def true_rates(self) -> Path:
+        """The rates of the pretend GPUs."""
+        return self.folder / "true_rates.json"
 
     @property
     def site(self) -> Path:

@@ -44,7 +44,7 @@ def site_toml(
             "min_between_moves_s": 15.0,
             "max_moves_per_tick": 4,
             "gain_over_cost": 1.5,
-            # Its slurmctld has nobody else to serve, and its days are minutes.
+            # Its slurmctld serves no other user, and its days are minutes.
             "max_queries_per_minute": 100_000,
             # A laptop that is busy answers late; its ticks need not become rarer for that.
             "slow_answer_s": 60.0,

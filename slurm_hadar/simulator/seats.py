@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.placement import Placement, by_type
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.node_limits import NodeLimits
 
@@ -104,14 +104,14 @@ class Seats:
 
     def _named(self, placement: Placement, name: str) -> tuple[Seat, ...]:
         seats: list[Seat] = []
-        totals: dict[str, int] = {}
         for node, gpus in placement.nodes.items():
             for kind, count in gpus.items():
                 if node not in self._node or kind not in self._type or count < 1:
                     raise HadarError(f"the plan gives job {name} {count} {kind} on {node}")
                 seats.append((self._node[node], self._type[kind], int(count)))
-                totals[kind] = totals.get(kind, 0) + count
-        if totals != {kind: count for kind, count in placement.gpus.items() if count}:
+        if by_type(placement.nodes) != {
+            kind: count for kind, count in placement.gpus.items() if count
+        }:
             raise HadarError(f"the plan's nodes and types for job {name} do not agree")
         return tuple(seats)
 

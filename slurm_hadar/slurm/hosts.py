@@ -31,7 +31,7 @@ def _shared(name: str) -> str:
     return _names.setdefault(name, name)
 
 
-# A user may give thousands of his jobs the same long list.
+# A user may give thousands of jobs the same long list.
 @lru_cache(16)
 def expand(text: str, limit: int = MOST_NODES) -> tuple[str, ...]:
     """The names of a host list, in its own order of ranges; () for none.

@@ -112,7 +112,7 @@ def _processor_s(pid: int) -> float:
 
 
 def _written(handle: int, left: memoryview) -> memoryview:
-    """What is still to be written; nothing where nobody reads it any more."""
+    """What is still to be written; nothing where it is not read any more."""
     try:
         return left[os.write(handle, left[:_CHUNK]) :]
     except BlockingIOError:

@@ -97,29 +97,29 @@ class Traffic:
     def requests_left(self) -> float:
         """Requests that may still be sent in this minute."""
         with self._lock:
-            return self._room(self.clock())
+            return self._capacity(self.clock())
 
     def part_left(self, part: float) -> bool:
         """Whether more than this part (0 to 1) of a minute's requests is left."""
         with self._lock:
-            self._room(self.clock())
+            self._capacity(self.clock())
             return len(self._sent) < self.limit * (1.0 - part)
 
     def seconds_until_allowed(self, requests: int) -> float:
         """Seconds until that many may be sent, 0 where they may be now."""
         with self._lock:
             now = self.clock()
-            missing = requests - self._room(now)
+            missing = requests - self._capacity(now)
             if missing <= 0 or not self._sent:
                 return 0.0
             last = self._sent[min(int(missing), len(self._sent)) - 1]
-            # As in _room, so that rounding never makes the two disagree.
+            # As in _capacity, so that rounding never makes the two disagree.
             return max(0.0, last - (now - MINUTE_S))
 
     def sent(self) -> list[float]:
         """When the requests of the last minute were sent, by the clock."""
         with self._lock:
-            self._room(self.clock())
+            self._capacity(self.clock())
             return list(self._sent)
 
     def remember(self, sent: Iterable[float]) -> None:
@@ -129,7 +129,7 @@ class Traffic:
             # After the machine was started anew its clock begins at 0: those times mean nothing.
             self._sent = deque(sorted([*(t for t in sent if t <= now), *self._sent]))
 
-    def _room(self, now: float) -> float:
+    def _capacity(self, now: float) -> float:
         while self._sent and self._sent[0] <= now - MINUTE_S:
             self._sent.popleft()
         return self.limit - len(self._sent)
@@ -142,7 +142,7 @@ class Traffic:
             if self._watched and silent:
                 who = "slurmdbd" if of_database else "Slurm"
                 raise Paused(f"not sent, for {who} did not answer a moment ago ({silent})")
-            if self._room(now) < 1 and self._watched:
+            if self._capacity(now) < 1 and self._watched:
                 raise Paused(
                     f"not sent, for {len(self._sent)} requests went to Slurm within a minute "
                     "(guards.max_queries_per_minute)"

@@ -11,6 +11,7 @@ from slurm_hadar.domain.view import BoolArray, IntArray, JobArrays, NodeArrays, 
 NOW = 100_000.0
 """``View.now`` of these views, s."""
 ROUND_S = 360.0
+"""``View.round_s`` of these views, s."""
 _TYPES = ("fast", "middle", "slow")
 
 

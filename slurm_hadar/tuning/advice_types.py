@@ -103,7 +103,7 @@ def _waited(study: Study) -> tuple[str, str]:
 
 
 def _shape(study: Study) -> _Shape | None:
-    """The common partition that is there, or a new one over all nodes that are open to everybody;
+    """The common partition that is there, or a new one over all nodes that are open to all users;
     None where no such nodes have several types."""
     site = study.site
     gpus = {node.name: set(node.gpus) for node in site.gpu_nodes}

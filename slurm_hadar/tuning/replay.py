@@ -132,7 +132,7 @@ def _by_sheets(work: Workload, history: History, rows: IntArray) -> tuple[Worklo
         held = history.held[rows[job]]
         if model and (held > 0).sum() == 1 and rate[job].any():
             continue
-        # A gang over several types runs at the slowest one's pace.
+        # A gang over several types runs at the slowest one's speed.
         slowest = min(np.flatnonzero(held).tolist(), key=lambda k: (relative[0, k], k))
         column = work.counts.index(int(held.sum()))
         rate[job] = 0.0

@@ -102,7 +102,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _JobEntry:
     row: CsvRow
     id: str
     arrival_s: float
@@ -132,7 +132,7 @@ def read(
     known = RequestedTypes(site)
     left_out: Counter[str] = Counter()
     first_bad = ""
-    found: dict[str, _Past] = {}
+    found: dict[str, _JobEntry] = {}
     count = bad = 0
     for row in _rows(text, name):
         if isinstance(row, str):
@@ -143,19 +143,19 @@ def read(
             continue
         count += 1
         try:
-            past = _past(row, known, owners)
+            entry = _entry(row, known, owners)
         except (SlurmError, UsageError) as error:
             bad, first_bad = bad + 1, first_bad or str(row.error(str(error)))
             left_out["cannot be read"] += 1
             continue
-        if isinstance(past, str):
-            left_out[past] += 1
-        elif min(past.end_s, 1e12) < since_s:
+        if isinstance(entry, str):
+            left_out[entry] += 1
+        elif min(entry.end_s, 1e12) < since_s:
             left_out["before --since"] += 1
         else:
             # With -D a requeued job stands there once for each time that it ran.
-            left_out["an earlier run of a job that was requeued"] += past.id in found
-            found[past.id] = past
+            left_out["an earlier run of a job that was requeued"] += entry.id in found
+            found[entry.id] = entry
     if bad > count / 2:
         raise UsageError(f"{bad} of {count} lines of {name} are not understood; the first: "
                          f"{first_bad}")  # fmt: skip
@@ -231,7 +231,7 @@ def _partitions(row: CsvRow, id_: str, owners: Mapping[str, str]) -> tuple[str, 
     return typed or owners.get(id_, shown), commented or id_ in owners, commented
 
 
-def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Past | str:
+def _entry(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _JobEntry | str:
     """The job, or why it is not counted. Raises SlurmError, UsageError for what cannot be."""
     id_ = row.text("JobID")
     if not id_ or not id_.isprintable() or len(id_) > _LONGEST_ID:
@@ -271,7 +271,7 @@ def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Pas
     if sum(held.values()) > 1_000_000:
         raise UsageError("it has more than a million GPUs")
     arrival = max(submit, eligible)
-    return _Past(
+    return _JobEntry(
         row=row,
         id=id_,
         # Waiting for a dependency or a begin time is not the scheduler's doing.
@@ -288,34 +288,38 @@ def _past(row: CsvRow, known: RequestedTypes, owners: Mapping[str, str]) -> _Pas
 
 
 def _arrays(
-    found: list[_Past], name: str, known: RequestedTypes, count: int, left_out: Mapping[str, int]
+    found: list[_JobEntry],
+    name: str,
+    known: RequestedTypes,
+    count: int,
+    left_out: Mapping[str, int],
 ) -> History:
-    found.sort(key=lambda past: past.arrival_s)
+    found.sort(key=lambda entry: entry.arrival_s)
     held = np.zeros((len(found), len(known.types)), dtype=np.int64)
-    for at, past in enumerate(found):
-        for kind, number in past.held.items():
+    for at, entry in enumerate(found):
+        for kind, number in entry.held.items():
             held[at, known.index[kind]] = number
-    amounts = [_amounts(past.row.text("AllocTRES")) for past in found]
+    amounts = [_amounts(entry.row.text("AllocTRES")) for entry in found]
     return History(
         name=name,
         types=known.types,
-        ids=tuple(past.id for past in found),
-        job_names=tuple(_shown(past.row.text("JobName")) for past in found),
-        accounts=tuple(_shown(past.row.text("Account")) or "-" for past in found),
-        partitions=tuple(_shown(past.partitions) for past in found),
-        arrival_s=np.array([past.arrival_s for past in found]),
-        start_s=np.array([past.start_s for past in found]),
-        end_s=np.array([past.end_s for past in found]),
+        ids=tuple(entry.id for entry in found),
+        job_names=tuple(_shown(entry.row.text("JobName")) for entry in found),
+        accounts=tuple(_shown(entry.row.text("Account")) or "-" for entry in found),
+        partitions=tuple(_shown(entry.partitions) for entry in found),
+        arrival_s=np.array([entry.arrival_s for entry in found]),
+        start_s=np.array([entry.start_s for entry in found]),
+        end_s=np.array([entry.end_s for entry in found]),
         held=held,
-        asked=np.array([past.asked for past in found], dtype=np.int64),
-        max_nodes=np.array([_whole(past.row.text("NNodes")) for past in found], dtype=np.int64),
+        asked=np.array([entry.asked for entry in found], dtype=np.int64),
+        max_nodes=np.array([_whole(entry.row.text("NNodes")) for entry in found], dtype=np.int64),
         cpus=np.array([cpus for cpus, _ in amounts]),
         mem_mb=np.array([mem for _, mem in amounts]),
         rows=count,
         left_out=left_out,
-        untyped=sum(not past.typed for past in found),
-        submitted=tuple(past.submitted for past in found),
-        commented=any(past.commented for past in found),
+        untyped=sum(not entry.typed for entry in found),
+        submitted=tuple(entry.submitted for entry in found),
+        commented=any(entry.commented for entry in found),
     )
 
 

@@ -15,7 +15,7 @@ from benchmarks.faults.planted_saves import SAVE_FAULTS
 from benchmarks.faults.saves import HOWS, SaveCase, caught, saves, summary
 from benchmarks.faults.scene import KINDS
 from benchmarks.faults.trial import LOOK, STALLED, THEN
-from benchmarks.faults.trials import Case, distinct, has_moved, is_sent, planted, room
+from benchmarks.faults.trials import Case, distinct, has_moved, is_sent, planted, trial_sandboxes
 
 pytestmark = [pytest.mark.live, pytest.mark.once, pytest.mark.timeout(1200)]
 
@@ -27,7 +27,7 @@ _TRIES = 6
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory):
     need(None)
-    with room(tmp_path_factory.mktemp("faults"), 4) as made:
+    with trial_sandboxes(tmp_path_factory.mktemp("faults"), 4) as made:
         yield made
 
 
@@ -84,7 +84,7 @@ def test_no_job_suffers_wherever_the_controller_dies(boxes, whole):
         found_now = dict(boxes.run(list(late.values()))) if late else {}
         last |= {plant: found_now[case] for plant, case in late.items()}
     for plant, answer in last.items():
-        assert _showed(answer) and FAULTS[plant].told_by(answer.wrong), (plant, answer)
+        assert _showed(answer) and FAULTS[plant].reported_by(answer.wrong), (plant, answer)
 
 
 def _showed(answer):
@@ -105,7 +105,7 @@ def test_no_job_suffers_where_the_controller_is_stopped_and_goes_on(whole, tmp_p
         for names, then in zip((moves, hints), STALLED, strict=True)
     ]
     answers = [[] for _ in tried]
-    with room(tmp_path, 2, stalls=True) as boxes:
+    with trial_sandboxes(tmp_path, 2, stalls=True) as boxes:
         # A busy machine may come to a point by another way, or to none of them once.
         for number in range(2 * _TRIES):
             left = [n for n, found in enumerate(answers) if not any(one.killed for one in found)]

@@ -49,7 +49,7 @@ def test_six_idle_nodes_with_typed_gpus(sandbox_each):
 def test_a_job_sees_its_gpus_and_the_pacing_file(sandbox_each, tmp_path):
     tmp_path.chmod(0o755)
     out = tmp_path / "out"
-    write = f"echo $CUDA_VISIBLE_DEVICES $HADAR_PACE $SLURMD_NODENAME >> {out}"
+    write = f"echo $CUDA_VISIBLE_DEVICES $HADAR_TRUE_RATES $SLURMD_NODENAME >> {out}"
     job = submit(
         sandbox_each, f"{write}; srun sh -c '{write}'", "--gres=gpu:2", "--constraint=p100"
     )

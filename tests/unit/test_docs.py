@@ -322,7 +322,7 @@ def test_the_example_of_the_researchers_page_runs_and_resumes(tmp_path, monkeypa
     short = body.replace("samples=300000", "samples=6000")
     assert short != body
     monkeypatch.chdir(tmp_path)
-    for name in ("HADAR_EXCHANGE", "HADAR_PACE", "HADAR_EMULATION", "SLURM_JOB_ID"):
+    for name in ("HADAR_EXCHANGE", "HADAR_TRUE_RATES", "HADAR_EMULATION", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     for attempt in (1, 2):
         exec(compile(short, "train.py", "exec"), {})

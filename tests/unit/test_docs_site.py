@@ -5,13 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from missing import missing
 
-from slurm_hadar import runtime
+from slurm_hadar import api, runtime, testing
+from slurm_hadar.testing import strategies
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,6 +74,17 @@ def test_the_reference_has_all_that_a_training_imports(site):
         assert f'id="{home}"' in page, name
     # Neither a directive that nothing replaced nor a role of Sphinx.
     assert "<!-- api:" not in page and ":class:" not in page and "<p>:::" not in page
+
+
+@pytest.mark.parametrize("module", [api, testing, strategies])
+def test_the_reference_has_all_that_a_policy_and_its_tests_import(site, module):
+    page = (site / "policy_reference" / "index.html").read_text()
+    for name in getattr(module, "__all__", ["views"]):
+        assert f'id="{module.__name__}.{name}"' in page, name
+    for record in (api.View, api.NodeArrays, api.JobArrays):
+        for field in fields(record):
+            assert f'id="slurm_hadar.api.{record.__name__}.{field.name}"' in page, field.name
+    assert "<!-- api:" not in page and not re.search(r":(class|func|mod|data):", page)
 
 
 def test_the_files_of_the_site_that_are_none_of_its_pages_stay_out(site):

@@ -14,7 +14,7 @@ from benchmarks.faults.planted import FAULTS
 from benchmarks.faults.trial import THEN, Found, Touch
 from benchmarks.faults.trials import (
     Case,
-    Room,
+    TrialSandboxes,
     distinct,
     has_moved,
     is_sent,
@@ -131,7 +131,7 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     moves = Found(touches=[touch("controller/actuation/running/moves.py _release", "UPDATE")])
     assert has_moved(moves) and not has_moved(over)
     answers = []
-    boxes = Room(tmp_path, 1, "user")
+    boxes = TrialSandboxes(tmp_path, 1, "user")
     monkeypatch.setattr(boxes, "run", lambda cases: [(case, answers.pop(0)) for case in cases])
     for ticks, found, left in (
         ([over, moves, over], moves, 1),
@@ -194,6 +194,6 @@ def test_a_name_that_no_point_has_is_reported():
 def test_a_planted_fault_is_caught_by_its_own_sentence_only():
     failed = "the trial failed: not within 240 s: all jobs end"
     for plant in FAULTS.values():
-        assert plant.told_by([failed, "moves: its starts were []"]) is None
+        assert plant.reported_by([failed, "moves: its starts were []"]) is None
     held = "moves: it is held (JobHeldUser)"
-    assert FAULTS["hold"].told_by([failed, held]) == held
+    assert FAULTS["hold"].reported_by([failed, held]) == held

@@ -48,6 +48,16 @@ INSTEAD = {
 }  # fmt: skip
 """A private word -> the term to use."""
 
+ONLY_OURS = {
+    "claims", "door", "hands", "hopes", "house", "laying", "nobody", "outsiders", "pace",
+    "picture", "somebody", "story", "telling", "throw", "told", "trail", "trouble", "troubles",
+    "viewing", "whoever",
+}  # fmt: skip
+"""Of these, those that no private name needs either: the others are ordinary words as well."""
+
+FOR_RELEASED = ("sent on", "send on", "let go")
+"""What a requeued job is called once it may start: released."""
+
 ALLOWED = {
     "NodeArrays": "numpy arrays over nodes, public in slurm_hadar.api",
     "JobArrays": "numpy arrays over jobs, public in slurm_hadar.api",
@@ -117,6 +127,35 @@ def _commands(group: typer.Typer) -> Iterator[str]:
 
 def test_names_are_the_terms_of_the_field():
     assert [(where, name, _private(name)) for where, name in _names() if _private(name)] == []
+
+
+def _all_names(tree: ast.AST) -> Iterator[str]:
+    """What a module calls its classes, functions, parameters, variables and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_private_names_avoid_the_words_that_only_this_project_used():
+    wrong = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in PACKAGE.rglob("*.py")
+        for name in set(_all_names(ast.parse(path.read_text())))
+        if _is_ours(name)
+    }
+    assert wrong == set()
+
+
+def _is_ours(name: str) -> bool:
+    parts = _parts(name)
+    together = f" {' '.join(parts)} "
+    return not ONLY_OURS.isdisjoint(parts) or any(f" {one} " in together for one in FOR_RELEASED)
 
 
 def test_commands_and_options_are_the_terms_of_the_field():
@@ -259,3 +298,4 @@ def test_each_exception_is_used():
 def test_a_private_word_is_found():
     assert _private("tick_lines") == "lines: formatter" and _private("TheStory")
     assert not _private("format_tick") and not _private("restore")
+    assert _is_ours("_sent_on") and _is_ours("theTrouble") and not _is_ours("_sent_once")

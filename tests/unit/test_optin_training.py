@@ -18,13 +18,13 @@ RESTART_S, AWAY_S = 0.3, 0.5
 
 @contextlib.contextmanager
 def attempt(folder: Path, restarts: int, samples: int) -> "Iterator[subprocess.Popen[bytes]]":
-    pace = folder / "pace.json"
+    pace = folder / "true_rates.json"
     pace.write_text(
         json.dumps({"nodes": {"n1": ["v100", 1]}, "rates": {"lm": {"v100": {"1": 10.0}}}})
     )
     environment = {
         **os.environ,
-        "HADAR_PACE": str(pace),
+        "HADAR_TRUE_RATES": str(pace),
         "HADAR_EXCHANGE": str(folder),
         "HADAR_PROGRESS_S": "0.1",
         "SLURM_JOB_ID": "7",

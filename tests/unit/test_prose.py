@@ -1,7 +1,9 @@
 """Plain technical English: words that pages, help texts, messages and docstrings avoid."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +120,12 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+def _comments(source: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
 def _helps(command: Command, path: str) -> Iterator[tuple[str, str]]:
     context = Context(command, info_name=path)
     yield path, command.get_help(context)
@@ -144,6 +152,21 @@ def test_messages_and_public_docstrings_avoid_these_words():
         for line, text in texts(ast.parse(path.read_text()))
         for near in found_in(text, path)
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_comments_and_private_docstrings_avoid_these_words():
+    wrong = []
+    for path in MODULES:
+        if WORD.search(source := path.read_text()):
+            notes = [
+                note.value
+                for node in ast.walk(ast.parse(source))
+                if isinstance(body := getattr(node, "body", None), list)
+                for note in _notes(body)
+            ]
+            for text in [*notes, *_comments(source)]:
+                wrong += [f"{path.relative_to(ROOT)}: {near}" for near in found_in(text, path)]
     assert not wrong, "\n".join(wrong)
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import sharing
 from sharing import Sharing, begins_with_unit_tests, longest
-from test_slow_list import functions
+from slow_tests import functions_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG, LONGER = "tests/live/test_e.py::*long*", "tests/live/test_d.py"
@@ -84,7 +84,7 @@ def test_the_list_names_what_there_is_each_once():
     for name in names:
         path, _, function = name.partition("::")
         assert (ROOT / path).is_file(), name
-        assert not function or "*" in function or function.partition("[")[0] in functions(path)
+        assert not function or "*" in function or function.partition("[")[0] in functions_of(path)
 
 
 def test_pytest_shares_out_in_this_order(tmp_path):

@@ -1,19 +1,11 @@
 """The lists of slow tests name what there is, and slow.txt leaves out no other test."""
 
-import ast
 import re
-from functools import cache
 from pathlib import Path
 
-from slow_tests import LIST, listed, option
+from slow_tests import LIST, functions_of, listed, option
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@cache
-def functions(path):
-    tree = ast.parse((ROOT / path).read_text())
-    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def test_the_list_names_tests_that_there_are_each_once_and_in_order():
@@ -21,7 +13,7 @@ def test_the_list_names_tests_that_there_are_each_once_and_in_order():
     assert listed() == sorted(set(listed()))
     for name in listed():
         path, _, function = name.partition("::")
-        assert not function or function in functions(path), name
+        assert not function or function in functions_of(path), name
 
 
 def test_no_name_of_the_list_begins_another_one():
@@ -30,7 +22,7 @@ def test_no_name_of_the_list_begins_another_one():
     for name in names:
         path, _, function = name.partition("::")
         if function:
-            others = [one for one in functions(path) if one.startswith(function)]
+            others = [one for one in functions_of(path) if one.startswith(function)]
             assert all(f"{path}::{one}" in names for one in others), name
 
 
@@ -38,4 +30,4 @@ def test_contributing_names_ten_slow_tests_that_there_are():
     page = (ROOT / "CONTRIBUTING.md").read_text()
     named = re.findall(r"^\| `(tests/[\w/.]+)::(\w+)` \|", page, re.MULTILINE)
     assert len(set(named)) == 10
-    assert all(function in functions(path) for path, function in named)
+    assert all(function in functions_of(path) for path, function in named)

@@ -16,7 +16,7 @@ from slurm_hadar.controller.snapshot import batch_choice, cpus, movability
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Placement, Plan, by_type
 from slurm_hadar.domain.steering import Steering
 
 WOULD_STOP = "runs on; the policy would stop it for other jobs"
@@ -165,10 +165,7 @@ def move(
 ) -> Action | None:
     """Move a running job; ``pin``: to these very nodes. None where it is there already, or its
     owner changed it so that it may not go there."""
-    held: dict[str, int] = {}
-    for gpus in target.held.values():
-        for kind, count in gpus.items():
-            held[kind] = held.get(kind, 0) + count
+    held = by_type(target.held)
     steered = observation.steered(target.job.id)
     named = pin or placement.copies > 1 or racks.pinned(placement, observation.racks)
     elsewhere = named and set(target.held) != set(placement.nodes)

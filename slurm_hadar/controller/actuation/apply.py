@@ -22,7 +22,7 @@ from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.snapshot.at_risk import UNASKED
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.controller.snapshot.empty_nodes import UNFIT
 from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.domain import reasons, steering
@@ -30,6 +30,7 @@ from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import JobPlan, remove_plan, write_plan
 from slurm_hadar.slurm import pending
@@ -266,10 +267,10 @@ def ask_to_save(
     action: Action,
     in_step: bool | None,
     now: float,
-    hopes: Mapping[str, object] = MappingProxyType({}),
+    expected: Mapping[str, object] = MappingProxyType({}),
 ) -> Sent:
     """Begin a move or a stop: ask the job to save. ``in_step``: see Progress; None where unknown.
-    ``hopes``: what is expected of it, for the journal.
+    ``expected``: what is expected of it, for the journal.
 
     A job whose training is not a step polls the plan file; a signal would only hit its shell. One
     that cannot be asked is stopped by the next step of the move.
@@ -278,7 +279,7 @@ def ask_to_save(
     asks = declared.asks
     nonce = secrets.token_hex(8)
     of_move = move_details(action, context.steering_of(action.job), context.store)
-    details = {**action_details(action), **hopes, "save": nonce, **of_move}
+    details = {**action_details(action), **expected, "save": nonce, **of_move}
     entry = context.store.begin(action.job.id, Kind.MOVE.value, "asked", now, details)
     if declared.habit in UNASKED:
         return Sent()

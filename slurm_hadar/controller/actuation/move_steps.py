@@ -37,7 +37,7 @@ class MoveStep(Enum):
 
     WAIT = "wait"
     REQUEUE = "requeue"
-    SEND_ON = "send on"
+    RELEASE = "release"
     STAY = "leave the job where it runs, and end the move"
     END = "end the move"
 
@@ -45,7 +45,7 @@ class MoveStep(Enum):
 @dataclass(frozen=True)
 class MoveDecision:
     """The next step of a move. ``outcome``: how it ends, of STAY and END only. ``job``: as it is
-    to be released, of SEND_ON only. ``until``: REQUEUE is right until then, s since the epoch."""
+    to be released, of RELEASE only. ``until``: REQUEUE is right until then, s since the epoch."""
 
     step: MoveStep
     outcome: str = ""
@@ -53,23 +53,33 @@ class MoveDecision:
     until: float = inf
 
 
-def decide_move(
-    entry: Entry,
-    job: Job | None,
-    progress: Progress | None,
-    held: Mapping[str, int],
-    now: float,
-    *,
-    ack_wait_s: float,
-    after_return_s: float,
-    excluded: str = "",
-) -> MoveDecision:
-    """The next step of the open move ``entry``.
+@dataclass(frozen=True)
+class OpenMove:
+    """What is known of a move that is under way.
 
-    ``job``: as Slurm shows it, None where it does not. ``held``: GPUs that it has, by type.
-    ``ack_wait_s``: how long it may take to save. ``after_return_s``: how long a job waits that
-    something else requeued. ``excluded``: why the owner does not accept any more where it goes.
+    ``entry``: the journal's. ``job``: as Slurm shows it, None where it does not. ``held``: GPUs
+    that it has, by type. ``excluded``: why the owner does not accept any more where it goes.
     """
+
+    entry: Entry
+    job: Job | None
+    progress: Progress | None
+    held: Mapping[str, int]
+    excluded: str = ""
+
+
+@dataclass(frozen=True)
+class MoveTimes:
+    """``ack_wait_s``: how long a job may take to save. ``after_return_s``: how long a job waits
+    that something else requeued."""
+
+    ack_wait_s: float
+    after_return_s: float
+
+
+def decide_move(move: OpenMove, now: float, times: MoveTimes) -> MoveDecision:
+    """The next step of a move."""
+    entry, job = move.entry, move.job
     if job is None:
         if now - entry.changed_s > LOST_SIGHT_S:
             return _end("Slurm does not show the job any more")
@@ -78,13 +88,13 @@ def decide_move(
     elif not job.managed:
         return _end("it is no longer managed")
     elif job.restarts == entry.details.get("restarts"):
-        return _before_requeue(entry, job, progress, now, ack_wait_s, excluded)
+        return _before_requeue(move, job, now, times.ack_wait_s)
     elif job.state is JobState.PENDING:
-        job = _requeued(entry, job, after_return_s)
+        job = _requeued(entry, job, times.after_return_s)
         if _releasable(job, now):
-            return MoveDecision(MoveStep.SEND_ON, job=job)
+            return MoveDecision(MoveStep.RELEASE, job=job)
     elif job.state is JobState.RUNNING:
-        if dict(held) == dict(steering_of(entry.details, 0.0).gpus):
+        if dict(move.held) == dict(steering_of(entry.details, 0.0).gpus):
             return _end(MOVED)
         # Its plan may speak of GPUs already that it did not get.
         return MoveDecision(MoveStep.STAY, "it started by itself before it was placed")
@@ -122,14 +132,8 @@ def acknowledged(entry: Entry, progress: Progress | None) -> bool:
     )
 
 
-def _before_requeue(
-    entry: Entry,
-    job: Job,
-    progress: Progress | None,
-    now: float,
-    ack_wait_s: float,
-    excluded: str,
-) -> MoveDecision:
+def _before_requeue(move: OpenMove, job: Job, now: float, ack_wait_s: float) -> MoveDecision:
+    entry, progress = move.entry, move.progress
     if job.state is not JobState.RUNNING:
         return MoveDecision(MoveStep.WAIT)
     habit = entry.details.get("habit", "yes")
@@ -137,7 +141,7 @@ def _before_requeue(
     if {habit, declares} & {"signal", *UNASKED} and habit != declares:
         return MoveDecision(MoveStep.STAY, "its owner declared otherwise meanwhile; it stays")
     # One that was signalled leaves anyway, unless it pauses after its save.
-    why = excluded or _not_movable(job.declaration)
+    why = move.excluded or _not_movable(job.declaration)
     if why and (habit != "signal" or acknowledged(entry, progress)):
         return MoveDecision(MoveStep.STAY, f"{why}; it stays")
     if habit in UNASKED:

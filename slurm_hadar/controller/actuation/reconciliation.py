@@ -20,9 +20,10 @@ from slurm_hadar.controller.journal.entry import (
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed, profile_key
+from slurm_hadar.controller.snapshot.eligibility import placed, profile_key
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.table import model_key
 from slurm_hadar.reports import formats

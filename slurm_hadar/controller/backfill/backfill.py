@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending.hint_updates import restored
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput, restored
 from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backfill.curves import Curves
 from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
@@ -84,10 +84,11 @@ def decide(
     if not config.backfill.partitions:
         return BackfillPlan(state=state)
     targets, excluded = _targets(tick)
+    given = HintInput(observation, config, tick.refusals)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         excluded |= dict.fromkeys(targets, why)
-        taken_back = restored(excluded, excluded, observation, config, tick.refusals)
+        taken_back = restored(excluded, excluded, given)
         return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
     sources = Sources(observation, config, tick.rates, past, in_limit=False)
     shown = snapshot_without_faults(sources, targets, excluded)
@@ -105,14 +106,12 @@ def decide(
     }
     now = _at_once(targets, config)
     seats = IdleNodeView(observation, config, shown.view, list(since), since, now, curves)
-    chosen, stays = bftrainer.decide(seats.view(), _stays(state))
+    chosen, survival = bftrainer.decide(seats.view(), _idle_survival(state))
     round_ = _Round(observation, config, shown.staying, targets, seats.placements(chosen))
     round_.carry_out(set(free), {target.job.id for target in now}, moves_left)
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, observation.now)}
-    round_.sent += restored(
-        [*waiting, *excluded], excluded, observation, config, tick.refusals, again
-    )
+    round_.sent += restored([*waiting, *excluded], excluded, given, again)
     return BackfillPlan(
         schedulable=targets,
         idle=tuple(free),
@@ -123,7 +122,7 @@ def decide(
         excluded=excluded,
         actions=tuple(round_.sent),
         notes=(*shown.faults, *chosen.notes),
-        state={"stays": stays.to_dict(), "since": since, "curves": curves.plain()},
+        state={"idle_survival": survival.to_dict(), "since": since, "curves": curves.plain()},
     )
 
 
@@ -155,8 +154,9 @@ def _preempted(job: Job, config: Config, past: ControllerHistory, now: float) ->
     return job.restarts > 0 and job.submit_s > stopped and ahead
 
 
-def _stays(state: State) -> IdleSurvival:
-    stored = state.get("stays")
+def _idle_survival(state: State) -> IdleSurvival:
+    # Under its second name a release before wrote it.
+    stored = state.get("idle_survival", state.get("stays"))
     try:
         return (
             IdleSurvival.from_dict(stored) if isinstance(stored, dict) else IdleSurvival.unknown()
@@ -193,7 +193,7 @@ class _Round:
         self.sent: list[Action] = []
 
     def carry_out(self, free: Collection[str], considered: Collection[str], moves: int) -> None:
-        """``free``: nodes that nobody holds; ``considered``: trainings that had a chance in this
+        """``free``: nodes that no job holds; ``considered``: trainings that had a chance in this
         round; ``moves``: how many the guards still allow."""
         for id_, target in self.schedulable.items():
             placement = self.placements.get(id_)

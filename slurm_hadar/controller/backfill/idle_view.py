@@ -15,7 +15,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     profile_key,
 )
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.placement import Placement
+from slurm_hadar.domain.placement import Placement, by_type
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray, View
 from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleMap, IdleView, Trainer
 
@@ -122,15 +122,14 @@ class IdleNodeView:
         return -self._speed(target, self._kind(self.names[i]) or "")
 
     def _placement(self, target: SchedulableJob, names: Sequence[str]) -> Placement:
-        nodes, speeds, gpus = {}, [], dict[str, int]()
+        nodes, speeds = {}, []
         for name in names:
             kind = self._kind(name) or ""
             nodes[name] = {kind: per_node(target)}
-            gpus[kind] = gpus.get(kind, 0) + per_node(target)
             speeds.append(max(self._speed(target, kind), 1e-9))
         several = len(names) > 1
         return Placement(
-            gpus=gpus,
+            gpus=by_type(nodes),
             nodes=nodes,
             copies=len(names),
             shares=tuple(speed / sum(speeds) for speed in speeds) if several else (),
@@ -165,7 +164,7 @@ class IdleNodeView:
         )
 
     def _speed(self, target: SchedulableJob, kind: str) -> float:
-        """Samples/s of one copy on a type; 0 where it cannot run or nobody knows the type."""
+        """Samples/s of one copy on a type; 0 where it cannot run or the type is unknown."""
         if kind not in self.shown.types:
             return 0.0
         place = self.shown.types.index(kind), self.shown.counts.index(per_node(target))

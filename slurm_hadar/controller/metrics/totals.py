@@ -20,8 +20,9 @@ from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation.overview import gpus, outcome_of
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.report import TickReport
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.view import State
 from slurm_hadar.reports.status import GpuCounts
 

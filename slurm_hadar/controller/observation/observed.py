@@ -190,7 +190,7 @@ def _nodes_known(nodes: Mapping[str, Node]) -> None:
     """A slurmctld that has just started shows all nodes, but none that a job could use."""
     with_gpus = [node for node in nodes.values() if node.gpus]
     unknown = sum(node.state.startswith("UNKNOWN") for node in with_gpus)
-    # Half of them: where SlurmdTimeout is 0 a dead node stays unknown for ever.
+    # Half of them: where SlurmdTimeout is 0 a dead node stays unknown.
     if unknown > len(with_gpus) / 2:
         raise JustStartedError(
             f"Slurm does not know {unknown} of {len(with_gpus)} nodes with GPUs yet: slurmctld "
@@ -231,7 +231,7 @@ def _replaced(node: Node, gpus: Mapping[str, int], used: Mapping[str, int]) -> N
     return replace(node, gpus=gpus, gpus_used=used)
 
 
-def sent_on_from_opt_in(job: Job, config: Config) -> bool:
+def may_come_from_opt_in(job: Job, config: Config) -> bool:
     """Whether a job that declared nothing may have been in an opt-in partition before it was given
     those that this one stands for."""
     names = config.partitions.opt_in

@@ -4,7 +4,7 @@ When a node goes DOWN, Slurm requeues its jobs at once, while their processes th
 as KillWait to leave. A job that starts there again meanwhile is ended with its own last attempt:
 Slurm compares the node only (seen on 22.05.8: FAILED, JobLaunchFailure). Slurm itself waits for
 cred_expire before it starts a requeued job. A move does not, so the controller plans nothing for
-such nodes and sends on no job that was requeued meanwhile: Slurm, not the plan, chooses its node.
+such nodes and releases no job that was requeued meanwhile: Slurm, not the plan, chooses its node.
 A node that is only drained or reserved kept its jobs and is used as soon as it is open again.
 
 A node may also go down and come back between two looks. Nothing of that can be seen afterwards, nor

@@ -256,7 +256,7 @@ def _changed(job: Job, known: Steering, key: str, config: Config, now: float) ->
             # Slurm puts the one first in which it ran.
             anyhow = any(set(job.partitions) == set(name.split(",")) for name in names)
             same, before = value in names or bool(job.restarts and anyhow), value == was
-            # A list past its deadline may have been widened by whoever saw it first.
+            # A list past its deadline may have been widened by another program that saw it first.
             same = same or (before and 0 < known.until <= now)
         case "ReqNodeList":
             nodes = set(job.required_nodes)
@@ -269,7 +269,7 @@ def _changed(job: Job, known: Steering, key: str, config: Config, now: float) ->
             gpus = dict(request.per_job if key == "TresPerJob" else request.per_node)
             same = any(gpus == parse_gpus(name) for name in names)
             before = gpus == parse_gpus(was or "")
-    # Where the job itself carries our words, they may speak of an update that was refused.
+    # Where the job itself carries our text, that may speak of an update that was refused.
     return not same and not (in_the_job(config) and before)
 
 
@@ -309,7 +309,7 @@ def with_moves(ours: Mapping[str, Steering], carried_out: Mapping[str, int]) -> 
 
 def _of_an_older(job: Job, ours: Steering) -> bool:
     """Whether it was kept of another job that had this number: Slurm counts anew where it lost its
-    own state, and somebody's request is nobody else's."""
+    own state, and each request is one user's own."""
     return job.restarts == 0 and job.submit_s > ours.time + _CLOCKS_S
 
 

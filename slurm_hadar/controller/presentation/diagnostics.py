@@ -16,9 +16,10 @@ from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, OWN_BEGIN_TIME, by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, OWN_BEGIN_TIME, placed
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.exchange.plan_file import plan_path
 from slurm_hadar.exchange.progress import own_files

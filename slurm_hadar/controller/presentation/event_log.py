@@ -29,7 +29,7 @@ _MOST_NOTES = 10
 _DECISION, _ACTION = "decision", "action"
 _AT_ONCE = 5000
 """Lines of a kind that one tick writes; the rest comes with the next one."""
-_HOPES = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s")
+_EXPECTED_EFFECT = ("rate_before", "rate_expected", "rate_expected_here", "cost_expected_s")
 
 
 def write(log: EventLog, store: Store, report: TickReport) -> None:
@@ -138,7 +138,11 @@ def _action(entry: Entry, jobs: Mapping[str, Job], privacy: Privacy) -> Fields:
     for key in ("reason", "batch"):
         if entry.details.get(key):
             found[key] = entry.details[key]
-    found |= {key: entry.details[key] for key in _HOPES if number(entry.details, key) is not None}
+    found |= {
+        key: entry.details[key]
+        for key in _EXPECTED_EFFECT
+        if number(entry.details, key) is not None
+    }
     if entry.steps:
         found["steps_after_s"] = {
             phase: round(time - entry.opened_s, 3) for phase, time in entry.steps

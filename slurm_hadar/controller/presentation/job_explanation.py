@@ -1,6 +1,6 @@
 """What is known of one job and why it is where it is, for ``hadar explain`` and ``status``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import floor
 from typing import Protocol
@@ -34,6 +34,7 @@ from slurm_hadar.domain.errors import SlurmError, UnknownJobError, UsageError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
+from slurm_hadar.profiles.gpu_use import MeasuredGpuUse
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.text import Explanation, MoveRow, StatusRow
@@ -95,24 +96,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         controller.store.decisions.last().get(id_), job, observation, controller.config
     )
     known = controller.gpus.uses_of(job)
-    memory = {name: gpu.memory_gb for name, gpu in controller.config.gpu_types.items()}
-    hints = [
-        gpu_use.too_small(job, known, memory),
-        bills.note(job, observation.partitions),
-        _no_copies(job.declaration or Declaration(), controller.config),
-        _age_not_restored(job, observation, controller.config),
-        excluded_types.contradicting_features(job, controller.config)
-        or excluded_types.cannot_start(job, observation),
-        excluded_types.on_an_excluded_type(job, observation, controller.config),
-    ]
-    hints = [hint for hint in hints if hint]
-    if job.declaration is not None and job.declaration.may_move:
-        cost = RestartCosts(controller.store.restarts.means()).of(
-            job, profile_key(job), observation.progress.get(id_)
-        )
-        again_s = done_again_s(job, observation)
-        again = f"; a move now repeats {again_s:.0f} s of work besides" if again_s >= 1 else ""
-        hints.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}{again}")
+    hints = _hints(controller, job, observation, known)
     reason, moved = _reason(job, decision, history, observation, controller.config)
     row = row_of(job, observation, decision, in_vain=moves_in_vain(history))
     if older > 0:
@@ -137,6 +121,31 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         gpus=gpu_use.rows(observation, job, known),
         as_of_s=observation.now,
     )
+
+
+def _hints(
+    controller: Source, job: Job, observation: Observation, known: Sequence[MeasuredGpuUse]
+) -> list[str]:
+    """What its owner may want to know. ``known``: what the job's model did with its GPUs."""
+    config = controller.config
+    memory = {name: gpu.memory_gb for name, gpu in config.gpu_types.items()}
+    found = [
+        gpu_use.too_small(job, known, memory),
+        bills.note(job, observation.partitions),
+        _no_copies(job.declaration or Declaration(), config),
+        _age_not_restored(job, observation, config),
+        excluded_types.contradicting_features(job, config)
+        or excluded_types.cannot_start(job, observation),
+        excluded_types.on_an_excluded_type(job, observation, config),
+    ]
+    if job.declaration is not None and job.declaration.may_move:
+        cost = RestartCosts(controller.store.restarts.means()).of(
+            job, profile_key(job), observation.progress.get(job.id)
+        )
+        again_s = done_again_s(job, observation)
+        again = f"; a move now repeats {again_s:.0f} s of work besides" if again_s >= 1 else ""
+        found.append(f"A restart is counted at {cost.seconds:.0f} s: {cost.source}{again}")
+    return [hint for hint in found if hint]
 
 
 def _no_copies(declared: Declaration, config: Config) -> str:

@@ -75,7 +75,7 @@ class SharedFile:
         handle = os.open(f"{self._path}.lock", flags, 0o600)
         try:
             with suppress(OSError):
-                # Whoever may read it could hold it for ever; older ones were 0640.
+                # A reader could lock it forever; older ones were 0640.
                 os.fchmod(handle, 0o600)
             self._wait_for(handle)
             yield

@@ -24,8 +24,9 @@ from slurm_hadar.controller.observation.group_problems import group_problems
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import excluded_types, job_explanation, move_text
 from slurm_hadar.controller.snapshot import chaining
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.reasons import without_others
 from slurm_hadar.exchange.heartbeat import STOPPED, Heartbeat
 from slurm_hadar.reports import formats

@@ -48,7 +48,7 @@ class Privacy:
         longest = sorted(self._keys, key=len, reverse=True)
         places = "|".join(re.escape(path) for path in longest)
         self._places = re.compile(rf"({places})([^\s'\"(),;]*)")
-        # The controller of a site is nobody.
+        # The controller of a site is no person.
         self._me = () if config.site.rights == "operator" else (me,)
 
     def person(self, job: Job | None) -> dict[str, object]:

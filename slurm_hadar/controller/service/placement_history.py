@@ -14,8 +14,9 @@ from slurm_hadar.controller.journal.placement_tables import StayTable, StoredSta
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import job_explanation
 from slurm_hadar.controller.presentation.overview import Viewer
-from slurm_hadar.controller.snapshot.eligibility import by_type, placed
+from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.reports.cluster import JobMove, JobTimeline, Stay
 
 DAY_S = 86_400.0

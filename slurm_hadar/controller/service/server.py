@@ -141,7 +141,7 @@ class Server(ABC):
         self._end()
 
     def _rest(self, selector: selectors.BaseSelector, rest_s: float) -> None:
-        """Takes no request for so long; answers that are ready are sent on, which takes little."""
+        """Takes no request for so long; ready answers are still sent, which takes little."""
         end = time.monotonic() + rest_s
         while not self._stop.is_set() and (left := end - time.monotonic()) > 0:
             waiting = [one for one in self._clients.values() if one.left is not None]

@@ -20,7 +20,7 @@ def met(constraint: str, features: Set[str]) -> bool:
     """
     if not constraint:
         return True
-    # A job's owner writes it as he likes, so nothing here calls itself for each parenthesis.
+    # A job's owner writes it freely, so nothing here calls itself for each parenthesis.
     levels, after_value = [_Level()], False
     for token in _tokens(constraint):
         if after_value == (token == "(" or token not in "&|)"):

@@ -33,12 +33,12 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.traits import CpuTrait
 from slurm_hadar.profiles.cpu_table import CpuTable, cpu_trait_of
 
-_NOBODY = Declaration()
+_NOTHING_DECLARED = Declaration()
 
 
 def may_change(job: Job, want: ResourceRequest) -> bool:
     """Whether the owner allows other CPUs or memory, in a form that can be changed."""
-    declared = job.declaration or _NOBODY
+    declared = job.declaration or _NOTHING_DECLARED
     one_place = want.form == "node" and want.most_nodes == 1 and want.copies[1] == 1
     one_place = one_place and not want.whole
     return bool(declared.cpus or declared.mem) and one_place and not job.per_gpu
@@ -60,7 +60,7 @@ def trait(
         job, want = target.job, target.request
         gpus = max(1, want.count)
         cpus, mem = cpus_asked(job) / gpus, memory_asked_mb(job) / gpus
-        declared = job.declaration or _NOBODY
+        declared = job.declaration or _NOTHING_DECLARED
         grid = table.grid(profile_key(job), gpus) if may_change(job, want) else None
         low, high = declared.cpus or (cpus, cpus)
         least, most = declared.mem if declared.mem and mem else (mem, mem)
@@ -94,7 +94,7 @@ def trait(
 
 def changed_fields(job: Job, want: ResourceRequest, placement: Placement) -> dict[str, str]:
     """Slurm's fields of the CPUs and the memory of a placement; empty where they stay."""
-    declared = job.declaration or _NOBODY
+    declared = job.declaration or _NOTHING_DECLARED
     if placement.cpus_per_gpu is None or not may_change(job, want):
         return {}
     total, found = job.cpus, {}
@@ -115,7 +115,7 @@ def changed_fields(job: Job, want: ResourceRequest, placement: Placement) -> dic
 
 def differs(job: Job, want: ResourceRequest, placement: Placement) -> bool:
     """Whether a running job has other CPUs or memory than planned."""
-    declared = job.declaration or _NOBODY
+    declared = job.declaration or _NOTHING_DECLARED
     if placement.cpus_per_gpu is None or not may_change(job, want):
         return False
     # A node gives whole cores: with two threads each a job that asked for 3 CPUs has 4.

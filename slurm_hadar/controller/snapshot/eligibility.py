@@ -18,6 +18,7 @@ from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.steering import Steering
 
 _LONGEST_LEASE_S = 3600.0 + 60.0
@@ -111,15 +112,6 @@ def gpus_of(job: Job, nodes: Mapping[str, Node]) -> dict[str, int]:
     return by_type(placed(job, nodes))
 
 
-def by_type(held: Place) -> dict[str, int]:
-    """GPUs by type over all nodes."""
-    counts: dict[str, int] = {}
-    for gpus in held.values():
-        for kind, count in gpus.items():
-            counts[kind] = counts.get(kind, 0) + count
-    return counts
-
-
 def schedulable_jobs(
     observation: Observation, config: Config, moving: Mapping[str, Place]
 ) -> tuple[dict[str, SchedulableJob], dict[str, str]]:
@@ -140,7 +132,7 @@ def schedulable_jobs(
         want = why_not or resource_request(job, steered, config)
         if isinstance(want, ResourceRequest):
             want = whole_nodes.fitted(job, want)
-        released = job.state is JobState.PENDING and _sent_on(job, observation, config)
+        released = job.state is JobState.PENDING and _is_released(job, observation, config)
         waits = job.state is JobState.PENDING and job.id not in moving and not released
         first = limited.get(pending_demand.payer(job)) if waits else None
         if isinstance(want, str):
@@ -193,7 +185,7 @@ def _why_not(job: Job, observation: Observation) -> str:
             return "it waits for another job"
         if not pending_demand.competes_for_gpus(job, observation):
             return f"Slurm keeps it waiting: {job.reason}"
-        # A requeue sets a begin time as well; that one nobody wished for.
+        # A requeue sets a begin time as well; that one its owner did not ask for.
         ahead = job.eligible_s > observation.now and job.restarts == 0
         if ahead and not obsolete_begin_time(job, observation.steered(job.id), observation.now):
             return OWN_BEGIN_TIME
@@ -209,7 +201,7 @@ def _held(job: Job) -> str:
     )
 
 
-def _sent_on(job: Job, observation: Observation, config: Config) -> bool:
+def _is_released(job: Job, observation: Observation, config: Config) -> bool:
     steered = observation.steered(job.id)
     return (
         bool(steered.gpus)
@@ -221,7 +213,7 @@ def _sent_on(job: Job, observation: Observation, config: Config) -> bool:
 def _expected(
     observation: Observation, job: str, free: pending_demand.Free
 ) -> dict[str, dict[str, int]]:
-    """Where a job that was sent on will land: the planned nodes, else any with room."""
+    """Where a released job will start: the planned nodes, else any with free GPUs."""
     steered = observation.steered(job)
     if "ReqNodeList" in steered.was and observation.jobs[job].required_nodes:
         return _required(observation.jobs[job], steered, free)
@@ -243,7 +235,7 @@ def _expected(
 
 
 def _required(job: Job, steered: Steering, free: pending_demand.Free) -> dict[str, dict[str, int]]:
-    """The nodes that we named to Slurm, when all of them have room; else nowhere."""
+    """The nodes that we named to Slurm, when all of them have enough free GPUs; else nowhere."""
     names = job.required_nodes
     place = {name: dict(steered.nodes[name]) for name in names if name in steered.nodes}
     if len(place) < len(names):

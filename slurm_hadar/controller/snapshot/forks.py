@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
+from slurm_hadar.policies.allocation import gpus_and_nodes
 
 
 def carried_out(plan: Plan, view: View) -> Plan:
@@ -36,15 +37,9 @@ def carried_out(plan: Plan, view: View) -> Plan:
 
 def held_placements(view: View) -> dict[str, Placement]:
     """What running jobs hold, by job."""
-    nodes: dict[str, dict[str, dict[str, int]]] = {}
+    rows: dict[int, list[tuple[int, int, int]]] = {}
     for job, node, kind, count in view.jobs.held.tolist():
-        row = nodes.setdefault(view.jobs.ids[job], {}).setdefault(view.nodes.names[node], {})
-        row[view.types[kind]] = row.get(view.types[kind], 0) + count
-    found: dict[str, Placement] = {}
-    for id_, place in nodes.items():
-        gpus: dict[str, int] = {}
-        for row in place.values():
-            for name, count in row.items():
-                gpus[name] = gpus.get(name, 0) + count
-        found[id_] = Placement(gpus=gpus, nodes=place)
-    return found
+        rows.setdefault(job, []).append((node, kind, count))
+    return {
+        view.jobs.ids[job]: Placement(*gpus_and_nodes(view, held)) for job, held in rows.items()
+    }

@@ -6,11 +6,11 @@ from math import inf, isfinite
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import at_risk
-from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob, by_type
+from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob
 from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.placement import Plan
+from slurm_hadar.domain.placement import Plan, by_type
 from slurm_hadar.reports import formats
 
 CANNOT_MOVE = "it cannot be moved now"

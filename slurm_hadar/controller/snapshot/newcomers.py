@@ -120,7 +120,7 @@ def _bounds(rate: FloatArray, counts: FloatArray) -> tuple[float, FloatArray]:
     worth = np.divide(each, best, out=np.zeros_like(each), where=best > 0)
     worth = np.where(worth > 0, np.maximum(worth, _LEAST_SPEED), 0.0)
     most = worth.max(axis=0, initial=0.0)
-    # What no job of ours may use is worth to a newcomer what it is worth to him.
+    # What no job of ours may use is worth to a newcomer what it is worth to that one alone.
     most = np.where(most > 0, most, 1.0)
     least = worth[worth > 0].min(initial=1.0) if worth.any() else _LEAST_SPEED
     return _LEAST_SHARE * float(least), most

@@ -83,14 +83,8 @@ def resource_request(
         form, gpus, times = "node", request.per_node, job.node_count
     else:
         return "it asks for no GPU"
-    if job.required_nodes and "ReqNodeList" not in steered.was:
-        return "it names its nodes itself"
-    if job.reservation:
-        return "it runs in a reservation"
-    if job.exclusive and not job.whole_nodes:
-        return "it keeps other users off its nodes (--exclusive=user, mcs or topo)"
-    if not readable(constraint):
-        return "only Slurm can read its constraint"
+    if why_not := _why_not(job, steered, constraint):
+        return why_not
     nodes = typed_nodes(job, steered)
     copies = _copies(declaration) if form == "node" else (1, 1)
     if copies[1] > 1:
@@ -126,6 +120,17 @@ def resource_request(
         copies=copies,
         whole=job.whole_nodes,
     )
+
+
+def _why_not(job: Job, steered: Steering, constraint: str) -> str:
+    """Why a job cannot be steered, whatever it asks for; empty where it can."""
+    if job.required_nodes and "ReqNodeList" not in steered.was:
+        return "it names its nodes itself"
+    if job.reservation:
+        return "it runs in a reservation"
+    if job.exclusive and not job.whole_nodes:
+        return "it keeps other users off its nodes (--exclusive=user, mcs or topo)"
+    return "" if readable(constraint) else "only Slurm can read its constraint"
 
 
 def as_submitted(job: Job, steered: Steering, want: ResourceRequest) -> ResourceRequest:

@@ -9,8 +9,9 @@ from slurm_hadar.policies.allocation import (
     Allocation,
     Demand,
     FreeCapacity,
-    ResourcePools,
+    gpus_and_nodes,
     resource_pools,
+    rows_of,
 )
 
 Nodes = dict[str, dict[str, int]]
@@ -61,7 +62,11 @@ def select_nodes(
         else:
             free_capacity.take(allocation, needs[job])
             placed[job] = allocation
-    return {job: _nodes(view, pools, allocation) for job, allocation in placed.items()}, unplaced
+    nodes = {
+        job: gpus_and_nodes(view, rows_of(pools, allocation))[1]
+        for job, allocation in placed.items()
+    }
+    return nodes, unplaced
 
 
 def _any_node_will_do(view: View) -> bool:
@@ -75,12 +80,3 @@ def _any_node_will_do(view: View) -> bool:
         and not jobs.mem_per_gpu_mb.any()
         and bool(np.asarray(jobs.movable | ~jobs.running).all())
     )
-
-
-def _nodes(view: View, pools: ResourcePools, allocation: Allocation) -> Nodes:
-    found: Nodes = {}
-    for slot, count in allocation:
-        on = found.setdefault(view.nodes.names[int(pools.node[slot])], {})
-        kind = view.types[int(pools.gpu_type[slot])]
-        on[kind] = on.get(kind, 0) + count
-    return found

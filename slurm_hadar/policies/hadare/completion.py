@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, View
+from slurm_hadar.policies.allocation import gpus_and_nodes
 from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadare.forks import (
     Forks,
     ForkSettings,
     SpareCapacity,
     free_text,
-    gpus_of,
     shares_of,
 )
 from slurm_hadar.policies.hadare.main_copies import RunningCopies, Seats, rate_of, seats_of
@@ -87,7 +87,7 @@ def _had(now: RunningCopies, job: int) -> Seats:
 
 
 def _placement(view: View, forks: Forks, job: int, seats: Seats, stays: bool) -> Placement:
-    gpus, nodes = gpus_of(view, seats)
+    gpus, nodes = gpus_and_nodes(view, seats)
     shares = shares_of(view, job, seats)
     parts = [
         f"{count} x {view.types[kind]} on {view.nodes.names[node]} {100 * share:.0f}%"

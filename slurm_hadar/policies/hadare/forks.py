@@ -215,17 +215,6 @@ def shares_of(view: View, job: int, seats: Seats) -> tuple[float, ...]:
     return tuple(rate / total for rate in rates)
 
 
-def gpus_of(view: View, seats: Seats) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """GPUs by type, and by node and type, as in :class:`Placement`."""
-    gpus: dict[str, int] = {}
-    nodes: dict[str, dict[str, int]] = {}
-    for node, kind, count in seats:
-        name = view.types[kind]
-        gpus[name] = gpus.get(name, 0) + count
-        nodes[view.nodes.names[node]] = {name: count}
-    return gpus, nodes
-
-
 def free_text(view: View, spare: SpareCapacity, seats: Mapping[int, Seats]) -> str:
     """The number of forked jobs and the GPUs left, as text for the operator."""
     forked = [len(of) for of in seats.values() if len(of) > 1]

@@ -13,9 +13,10 @@ import numpy as np
 from slurm_hadar.domain.dealing import deal
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.allocation import gpus_and_nodes
 from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadar.settings import HadarOptions
-from slurm_hadar.policies.hadare.forks import SpareCapacity, gpus_of, shares_of
+from slurm_hadar.policies.hadare.forks import SpareCapacity, shares_of
 from slurm_hadar.policies.hadare.main_copies import Seat, Seats, rate_of
 
 _TIE = 1e-9
@@ -141,18 +142,12 @@ def pays(
 
 def placement(view: View, job: int, dealing: DealtTasks, stays: bool, cause: str) -> Placement:
     """The placement with its reason; ``cause``: why the job gets it now."""
+    gpus, nodes = gpus_and_nodes(view, dealing.seats)
     if dealing.gang or len(dealing.seats) == 1:
-        gpus: dict[str, int] = {}
-        nodes: dict[str, dict[str, int]] = {}
-        for node, kind, count in dealing.seats:
-            name, on = view.types[kind], nodes.setdefault(view.nodes.names[node], {})
-            gpus[name] = gpus.get(name, 0) + count
-            on[name] = on.get(name, 0) + count
         names = " + ".join(f"{n} x {name}" for name, n in gpus.items())
         how = f"{names} on {next(iter(nodes)) if len(nodes) == 1 else f'{len(nodes)} nodes'}"
         copies, shares = 1, _NO_SHARES
     else:
-        gpus, nodes = gpus_of(view, dealing.seats)
         what = [str(n) for n in dealing.tasks] or [f"{100 * part:.0f}%" for part in dealing.shares]
         parts = [
             f"{some} on {count} x {view.types[kind]} of {view.nodes.names[node]}"

@@ -40,8 +40,8 @@ Answer = Callable[[int, RackOffer], tuple[bool, str]]
 class OfferLoop:
     """One decision: the placements so far, and the jobs that wait."""
 
-    def __init__(self, view: View, settings: NetworkOptions, carries: float = 0.0) -> None:
-        """``carries``: see :class:`Outlook`."""
+    def __init__(self, view: View, settings: NetworkOptions, far_capacity: float = 0.0) -> None:
+        """``far_capacity``: see :class:`Outlook`."""
         self.view, self.rack_capacity = view, RackCapacity(view)
         self.held: dict[int, Allocation] = {}
         for job, node, kind, count in view.jobs.held.tolist():
@@ -53,7 +53,7 @@ class OfferLoop:
         self.tier_now = {
             job: self.rack_capacity.tier_of(allocation) for job, allocation in self.held.items()
         }
-        self.outlook = Outlook(view, settings, self.tier_now, carries)
+        self.outlook = Outlook(view, settings, self.tier_now, far_capacity)
         self._nic_load = [0.0] * len(view.nodes.names)
         for job, allocation in self.held.items():
             self._traffic(job, allocation, 1.0)

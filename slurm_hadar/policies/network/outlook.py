@@ -21,10 +21,13 @@ class Outlook:
     """
 
     def __init__(
-        self, view: View, settings: NetworkOptions, tier_now: dict[int, int], carries: float = 0.0
+        self,
+        view: View,
+        settings: NetworkOptions,
+        tier_now: dict[int, int],
+        far_capacity: float = 0.0,
     ) -> None:
-        """``tier_now``: running job -> its tier; ``carries``: ``Outlook.carries`` of an earlier
-        round."""
+        """``tier_now``: running job -> its tier; ``far_capacity``: that of an earlier round."""
         jobs, known = view.jobs, view.jobs.network
         guess = np.array([1.0, 1.0 - settings.rack_loss, 1.0 - settings.network_loss])
         factor = np.broadcast_to(guess, (len(jobs.ids), 3)) if known is None else known.factor
@@ -32,7 +35,6 @@ class Outlook:
         self._fastest = np.maximum(jobs.rate.max(axis=1, initial=0.0), 1e-300)
         self._rate = jobs.rate
         slowed = np.ones(len(jobs.ids)) if known is None else np.clip(known.slowed, 1e-3, 1.0)
-        """(J,) compute-only time over actual time of running jobs."""
         self.slowed: FloatArray = slowed
         """(J,) compute-only time over actual time of running jobs."""
         self.longer = [1.0, 1.0, 1.0]
@@ -48,11 +50,11 @@ class Outlook:
         self.longer[ANYWHERE] = max(self.longer[1:])
         far = [job for job, at in tier_now.items() if at == ANYWHERE]
         self._far = float(sum(self._share(job) for job in far))
-        self.carries = carries
+        self.far_capacity = far_capacity
         """Traffic that the links between racks carried when they were full, in jobs that only
         exchange; 0: never observed full."""
         if self.longer[ANYWHERE] > _FULL and self._far > 0:
-            self.carries = self._far / self.longer[ANYWHERE]
+            self.far_capacity = self._far / self.longer[ANYWHERE]
 
     def _share(self, job: int) -> float:
         """Fraction of its time that a job over several racks would exchange on free links."""
@@ -66,8 +68,8 @@ class Outlook:
         """
         relative_speed = float(self._rate[job, kind, column] / self._fastest[job, column])
         longer = self.longer[tier]
-        if tier == ANYWHERE and self.carries > 0:
-            longer = max(longer, (self._far + self._share(job)) / self.carries)
+        if tier == ANYWHERE and self.far_capacity > 0:
+            longer = max(longer, (self._far + self._share(job)) / self.far_capacity)
         exchange = float(self._exchange[job, tier]) * relative_speed
         return 1.0 / max(1.0 + exchange * min(longer, _MOST), (1.0 + exchange) * nic)
 

@@ -34,8 +34,7 @@ _BUSY = 0.1
 def decide(view: View, state: State) -> tuple[Plan, State]:
     """One round. Raises :class:`UsageError` for an invalid option."""
     settings = NetworkOptions.read(view.options)
-    carries = state.get("carries", 0.0)
-    loop = OfferLoop(view, settings, carries if isinstance(carries, float) else 0.0)
+    loop = OfferLoop(view, settings, _far_capacity(state))
     reservations = RackReservations(loop, off=settings.critical > 1)
     loop.goes_first(reservations.jobs)
     patience = _Patience(loop, settings, state, reservations)
@@ -60,6 +59,13 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
         if longer > 1.05
     )
     return loop.plan((*notes, *reservations.notes())), patience.state(state)
+
+
+def _far_capacity(state: State) -> float:
+    """What the links between racks carried when they were full, as far as earlier rounds saw it."""
+    # Under its second name a release before wrote it.
+    kept = state.get("far_capacity", state.get("carries"))
+    return kept if isinstance(kept, float) else 0.0
 
 
 class _Patience:
@@ -114,8 +120,8 @@ class _Patience:
 
     def state(self, state: State) -> State:
         """The policy's state after this round."""
-        carries = self._loop.outlook.carries
-        return {**state, "waits": self._timers.plain(), "carries": carries}
+        far_capacity = self._loop.outlook.far_capacity
+        return {**state, "waits": self._timers.plain(), "far_capacity": far_capacity}
 
     def _waited_s(self, job: int) -> float:
         """Seconds since its arrival without those in which it ran."""

@@ -172,7 +172,7 @@ class _World:
         self.active: list[_Active] = []
         self.next = 0
         self.now = 0.0
-        self.stays = IdleSurvival.unknown()
+        self.survival = IdleSurvival.unknown()
         self.ask = IdleView(0.0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), ())
         self.out = IdleOutcome(name, len(workload.work))
         self._best: dict[tuple[int, ...], FloatArray] = {}
@@ -304,7 +304,7 @@ class _World:
             trainers=tuple(one.work.trainer for one in self.active),
         )
         began = time.perf_counter()
-        plan, self.stays = self.decide(view, self.stays)
+        plan, self.survival = self.decide(view, self.survival)
         self.out.decide_s.append(time.perf_counter() - began)
         if not self.active:
             return

@@ -194,7 +194,7 @@ class _GangSimulation:
                     insort(when[kind], self._ends(job, now))
 
     def _preempting(self, order: Sequence[int], now: float) -> None:
-        """In this order, whoever runs on his type, the others on the fastest that is left."""
+        """In this order: a job that runs on its type, the others on the fastest that is left."""
         left: list[int] = self.gpus.tolist()
         chosen: dict[int, int] = {}
         for job in order:

@@ -61,7 +61,7 @@ def open_trace(
 
 def _ends(work: Workload) -> Workload:
     """The same, if all jobs could end. Raises UsageError: a slip of some digits would otherwise
-    keep a simulation busy for ever."""
+    keep a simulation busy forever."""
     if not work.ids:
         return work
     best = work.rate.max(axis=(1, 2), initial=0.0)

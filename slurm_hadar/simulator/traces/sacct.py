@@ -43,7 +43,7 @@ class ModelNames:
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _JobEntry:
     row: CsvRow
     id: str
     arrival_s: float
@@ -64,49 +64,49 @@ def read(
     """
     skipped: list[str] = []
     found, left_out = _jobs(text, name, models or ModelNames(), skipped)
-    requests = np.array([past.gpus for past in found], dtype=np.int64)
+    requests = np.array([entry.gpus for entry in found], dtype=np.int64)
     counts = tuple(sorted(set(requests.tolist()))) or (1,)
     rate = np.zeros((len(found), len(types), len(counts)))
     total = np.zeros(len(found))
-    for at, past in enumerate(found):
-        own, total[at] = _speed(past, types, rates)
-        rate[at, :, counts.index(past.gpus)] = own
-    first = min((past.arrival_s for past in found), default=0.0)
+    for at, entry in enumerate(found):
+        own, total[at] = _speed(entry, types, rates)
+        rate[at, :, counts.index(entry.gpus)] = own
+    first = min((entry.arrival_s for entry in found), default=0.0)
     return Workload(
         name=name,
         types=tuple(types),
         counts=counts,
-        ids=tuple(past.id for past in found),
-        arrival_s=np.array([past.arrival_s - first for past in found]),
+        ids=tuple(entry.id for entry in found),
+        arrival_s=np.array([entry.arrival_s - first for entry in found]),
         request=requests,
         total=total,
         rate=rate,
         weight=np.ones(len(found)),
-        models=tuple(past.model for past in found),
+        models=tuple(entry.model for entry in found),
         max_nodes=np.full(len(found), _ANY_NODES, dtype=np.int64),
         cpus_per_gpu=np.zeros(len(found)),
         mem_per_gpu_mb=np.zeros(len(found)),
-        lines=tuple(past.row.line for past in found),
+        lines=tuple(entry.row.line for entry in found),
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         queue=Queued(
             managed=np.full(len(found), -1),
             types=np.zeros((len(found), len(types)), dtype=np.bool_),
-            limit_s=np.array([_limit_s(past) for past in found]),
+            limit_s=np.array([_limit_s(entry) for entry in found]),
             priority=np.zeros(len(found)),
-            users=tuple(past.row.word("User") for past in found),
-            accounts=tuple(past.row.word("Account") for past in found),
+            users=tuple(entry.row.word("User") for entry in found),
+            accounts=tuple(entry.row.word("Account") for entry in found),
         ),
     )
 
 
 def _jobs(
     text: str, name: str, known: ModelNames, skipped: list[str]
-) -> tuple[list[_Past], list[str]]:
+) -> tuple[list[_JobEntry], list[str]]:
     """The jobs that ran on GPUs, and why each other one is left out. ``skipped``: takes the lines
     of another length than the header. Raises UsageError where most are."""
     count = 0
-    found: list[_Past] = []
+    found: list[_JobEntry] = []
     left_out: list[str] = []
     seen: dict[str, int] = {}
     for row in rows(text, name, NEEDED, delimiter="|", skipped=skipped):
@@ -114,16 +114,16 @@ def _jobs(
         if "." in row.text("JobID"):
             continue
         id_ = row.name("JobID")
-        past = _past(row, known)
-        if isinstance(past, str):
-            left_out.append(f"line {row.line}: job {id_} {past}")
+        entry = _entry(row, known)
+        if isinstance(entry, str):
+            left_out.append(f"line {row.line}: job {id_} {entry}")
             continue
-        if past.id in seen:
+        if entry.id in seen:
             raise row.error(
-                f"job {past.id} stands on line {seen[past.id]} already; run sacct without -D"
+                f"job {entry.id} stands on line {seen[entry.id]} already; run sacct without -D"
             )
-        seen[past.id] = row.line
-        found.append(past)
+        seen[entry.id] = row.line
+        found.append(entry)
     if len(skipped) > count:
         raise UsageError(
             f"{len(skipped)} of {count + len(skipped)} lines of {name} are not understood; the "
@@ -135,18 +135,18 @@ def _jobs(
     return found, left_out
 
 
-def _limit_s(past: _Past) -> float:
+def _limit_s(entry: _JobEntry) -> float:
     """The time limit; nan where it is not known, or was raised while the job ran."""
     try:
-        limit = parse_duration(past.row.text("Timelimit"))
+        limit = parse_duration(entry.row.text("Timelimit"))
     except SlurmError:
         return float("nan")
-    if limit is None or not past.seconds <= limit < float("inf"):
+    if limit is None or not entry.seconds <= limit < float("inf"):
         return float("nan")
     return limit
 
 
-def _past(row: CsvRow, models: ModelNames) -> _Past | str:
+def _entry(row: CsvRow, models: ModelNames) -> _JobEntry | str:
     """The job, or why it is none to simulate."""
     try:
         submit, start, end = (parse_date(row.text(at)) for at in ("Submit", "Start", "End"))
@@ -169,7 +169,7 @@ def _past(row: CsvRow, models: ModelNames) -> _Past | str:
         )
     if end == start:
         return "ran for 0 s"
-    return _Past(
+    return _JobEntry(
         row=row,
         id=row.text("JobID"),
         # Waiting for a dependency or a begin time is not the scheduler's doing.
@@ -181,15 +181,15 @@ def _past(row: CsvRow, models: ModelNames) -> _Past | str:
     )
 
 
-def _speed(past: _Past, types: Sequence[str], rates: Rates) -> tuple[list[float], float]:
+def _speed(entry: _JobEntry, types: Sequence[str], rates: Rates) -> tuple[list[float], float]:
     """(R,) rates and the work of a job."""
-    if past.model and not rates.anchored(past.model):
+    if entry.model and not rates.anchored(entry.model):
         raise UsageError(
-            f"model {past.model!r}, which the configuration gives to job {past.id}, "
+            f"model {entry.model!r}, which the configuration gives to job {entry.id}, "
             "is in no throughput table; correct [simulation] or add a table to [profiles]"
         )
-    if past.model and past.kind != UNTYPED:
-        found = rates.rates(past.model, None, [*types, past.kind], (past.gpus,))[0][:, 0]
+    if entry.model and entry.kind != UNTYPED:
+        found = rates.rates(entry.model, None, [*types, entry.kind], (entry.gpus,))[0][:, 0]
         if found[-1] > 0.0:
-            return found[:-1].tolist(), float(found[-1]) * past.seconds
-    return [1.0] * len(types), past.seconds
+            return found[:-1].tolist(), float(found[-1]) * entry.seconds
+    return [1.0] * len(types), entry.seconds

@@ -5,6 +5,7 @@ from dataclasses import replace
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.observation.observed import Observation, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
@@ -166,7 +167,7 @@ def decide(observed, want=None, site=CONFIG, moves_left=100, past=None, had=None
     else:
         plan = dictate(shown.view, want)
     meant = diff(shown, plan, observed, site, MoveBudget(moves_left, had or {}))
-    hinted = hints(shown, plan, observed, site, refused or {})
+    hinted = hints(shown, plan, HintInput(observed, site, refused or {}))
     return PlanDiff((*hinted, *meant.actions), meant.deferred)
 
 

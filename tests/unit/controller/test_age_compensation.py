@@ -9,7 +9,13 @@ from hand_made import NOW, config, decide, dictate, hinted, job, look, observati
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.pending import age_compensation, list_updates
-from slurm_hadar.controller.actuation.pending.hint_updates import Hint, Wait, restored, updates
+from slurm_hadar.controller.actuation.pending.hint_updates import (
+    Hint,
+    HintInput,
+    Wait,
+    restored,
+    updates,
+)
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -232,7 +238,7 @@ def test_the_next_tick_restores_the_nice_of_one_that_died(store, tmp_path, begin
         actions = decide(observation([shown], steering={"1": ours}), {}, SITE).of(Kind.HINT)
     else:
         actions = restored(
-            ["1"], {}, observation([slurm.shown()], steering={"1": ours}), config(), {}
+            ["1"], {}, HintInput(observation([slurm.shown()], steering={"1": ours}), config())
         )
     (action,) = actions
     assert action.fields["Nice"] == "100"
@@ -355,7 +361,7 @@ def hints_for(one, ours, nice, excluded, deep, site=SITE):
         shown = replace(shown, schedulable={}, excluded={"1": "it opted out"})
     plan = dictate(shown.view, {"1": {"v100": 1}})
     nices = {"1": nice} if nice else {}
-    return observed, hints(shown, plan, observed, site, {}, nices)
+    return observed, hints(shown, plan, HintInput(observed, site), nices)
 
 
 CASES = list(product((60, 600), (False, True), (False, True), ({}, {"mem_per_node_mb": 10**6})))
@@ -404,7 +410,7 @@ def test_a_list_that_stays_has_no_deadline():
         observation([Slurm().shown()], steering={"1": ours}), age=AGE, keeps_ages=True
     )
     hint = Hint(("v100",), "200", Wait(NOW + 60, NOW + 600))
-    (action,) = updates(["1"], {"1": hint}, {}, observed, config(), {})
+    (action,) = updates(["1"], {"1": hint}, {}, HintInput(observed, config()))
     assert dict(action.fields) == {"Nice": "200"} and action.steering.until == 0
 
 
@@ -414,12 +420,12 @@ def test_what_keeps_a_list_as_it_is_can_be_said():
     for others, stays in (([near], {"1"}), ([replace(near, priority=2000)], set())):
         observed = replace(observation([mine, *others]), age=AGE, keeps_ages=True)
         shown, found = look(observed, SITE), set()
-        hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
+        hints(shown, dictate(shown.view, {}), HintInput(observed, SITE), {}, found)
         assert found == stays
     assert "stays as it is" in list_updates.notes({"1"})["1"]
     # A list that the job has is not one that stays away.
     has = replace(mine, partitions=("v100", "p100", "k80"))
     observed, found = replace(observation([has, near]), age=AGE, keeps_ages=True), set()
     shown = look(observed, SITE)
-    hints(shown, dictate(shown.view, {}), observed, SITE, {}, {}, found)
+    hints(shown, dictate(shown.view, {}), HintInput(observed, SITE), {}, found)
     assert found == set()

@@ -391,7 +391,18 @@ def test_idle_times_begin_when_a_node_becomes_idle_and_end_with_it():
     assert third.state["since"] == {**dict.fromkeys(NAMES[1:], NOW), "v1": NOW + 120}
 
 
-@pytest.mark.parametrize("state", [{"stays": 3}, {"stays": {}}, {"since": 1}, {"curves": "x"}])
+def test_what_a_release_before_learned_of_idle_nodes_is_carried_on():
+    first = decide(look([])).state
+    later = look([], nodes(v1={"gpus_used": {"v100": 1}}), now=NOW + 60)
+    older = {"stays": first["idle_survival"], "since": first["since"], "curves": first["curves"]}
+    assert decide(later, state=older).state == decide(later, state=first).state
+    assert decide(later, state=older).state != decide(later).state
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"idle_survival": 3}, {"idle_survival": {}}, {"stays": 3}, {"since": 1}, {"curves": "x"}],
+)
 def test_damaged_memory_stops_nobody(state):
     assert decide(look([trainer()]), state=state).placements
 

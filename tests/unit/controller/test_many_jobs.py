@@ -5,6 +5,7 @@ from collections import UserDict
 import pytest
 from hand_made import RATES, TYPES, config, job, node, observation
 
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
@@ -38,7 +39,7 @@ def looks(jobs, nodes):
     site = config(GROUPS)
     snapshot = take_snapshot(shown, site, RATES, ControllerHistory())
     counted.looks = 0
-    found = hints(snapshot, Plan({}), shown, site, {})
+    found = hints(snapshot, Plan({}), HintInput(shown, site))
     assert found
     return counted.looks
 

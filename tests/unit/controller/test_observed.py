@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.observation.observed import (
     _left_alone,
+    may_come_from_opt_in,
     opted_in,
     read,
     remember,
-    sent_on_from_opt_in,
 )
 from slurm_hadar.controller.snapshot.pending_demand import (
     competes_for_gpus,
@@ -137,10 +137,10 @@ def test_the_reason_of_one_partition_of_a_list_does_not_stand_for_the_others(rea
 
 def test_a_job_of_an_opt_in_partition_may_stand_in_those_that_we_gave_it():
     both = config('[partitions]\nopt_in = ["gpu"]\n[partitions.groups]\ngpu = ["v100", "k80"]\n')
-    assert sent_on_from_opt_in(ordinary(partitions=("k80", "v100")), both)
-    assert not sent_on_from_opt_in(ordinary(partitions=("k80", "p100")), both)
-    assert not sent_on_from_opt_in(ordinary(partitions=("k80",)), OPT_IN)
-    assert not sent_on_from_opt_in(job(partitions=("k80",)), both)
+    assert may_come_from_opt_in(ordinary(partitions=("k80", "v100")), both)
+    assert not may_come_from_opt_in(ordinary(partitions=("k80", "p100")), both)
+    assert not may_come_from_opt_in(ordinary(partitions=("k80",)), OPT_IN)
+    assert not may_come_from_opt_in(job(partitions=("k80",)), both)
 
 
 def test_a_claim_takes_whole_nodes_of_a_gang_or_nothing():

@@ -8,7 +8,7 @@ from hand_made import NOW, config, job, observation, running
 
 from slurm_hadar.cli import jobs as commands
 from slurm_hadar.controller import retire
-from slurm_hadar.controller.actuation.pending.hint_updates import restored
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput, restored
 from slurm_hadar.controller.actuation.pending.owners_nices import given_back
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
@@ -65,7 +65,9 @@ def test_a_managed_job_gets_it_with_its_other_hints():
     assert nices(WAITS) == [] and nices(RUNS) == []
     assert nices(RUNS, excluded={"1": "its partition gives whole nodes"}) == [{"Nice": "0"}]
     requeued = replace(WAITS, restarts=1, partitions=("v100", "k80"))
-    (action,) = restored(["1"], {}, observation([requeued], steering={"1": AGED}), config(), {})
+    (action,) = restored(
+        ["1"], {}, HintInput(observation([requeued], steering={"1": AGED}), config())
+    )
     assert dict(action.fields) == {"Nice": "0"}
 
 
@@ -75,9 +77,9 @@ def test_a_moved_job_keeps_it_until_it_runs():
         found = restored(
             ["1"],
             {},
-            observation([replace(WAITS, restarts=1, **more)], steering={"1": MOVED}),
-            config(),
-            {},
+            HintInput(
+                observation([replace(WAITS, restarts=1, **more)], steering={"1": MOVED}), config()
+            ),
         )
         assert all("Nice" not in action.fields for action in found)
     assert nices(replace(RUNS, restarts=1, **OUT), MOVED) == [{"Nice": "0"}]

@@ -28,6 +28,7 @@ from slurm_hadar.controller.actuation.pending.confirm_exchange import (
     confirm,
     unchanged_since_observed,
 )
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.lent_places import as_state, notes, remembered
 from slurm_hadar.controller.actuation.pending.owners_nices import given_back
@@ -427,7 +428,7 @@ def test_top_of_scontrol_takes_both_out_and_is_kept():
     assert nices([*topped, BETWEEN], ["3"], state=after_an_exchange(), steering=ours) == {}
     shown = observation([*topped, BETWEEN], FULL, steering=ours)
     plan = dictate(look(shown).view, {})
-    found = hints(look(shown), plan, shown, site(), {}, {})
+    found = hints(look(shown), plan, HintInput(shown, site()))
     assert all("Nice" not in action.fields for action in found)
 
 
@@ -618,7 +619,7 @@ def test_the_nice_comes_with_the_other_hints_and_goes_back():
     shown = observation([job("1", 900), job("2", 700)], FULL)
     view = look(shown)
     plan = dictate(view.view, {"2": {"v100": 1}})
-    first = hints(view, plan, shown, site(), {}, {"1": "200", "2": "-200"})
+    first = hints(view, plan, HintInput(shown, site()), {"1": "200", "2": "-200"})
     assert {a.job.id: dict(a.fields) for a in first} == {
         "1": {"Nice": "200"},
         "2": {"Nice": "-200"},
@@ -627,7 +628,7 @@ def test_the_nice_comes_with_the_other_hints_and_goes_back():
     down = job("1", 700, nice=200)
     then = observation([down], FULL, steering={"1": wrote(0, 200)})
     for left_out in ({}, {"1": "it opted out"}):
-        found = hints(replace(look(then), excluded=left_out), plan, then, site(), {})
+        found = hints(replace(look(then), excluded=left_out), plan, HintInput(then, site()))
         assert [dict(a.fields) for a in found] == [{"Nice": "0"}] * len(found) and found
         assert found[0].steering.was == {}
 

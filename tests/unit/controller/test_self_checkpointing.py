@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
-from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, MoveStep, decide_move
+from slurm_hadar.controller.actuation.move_steps import (
+    NOT_SAVED,
+    MoveStep,
+    MoveTimes,
+    OpenMove,
+    decide_move,
+)
 from slurm_hadar.controller.actuation.repair import resume_saved
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.entry import Entry
@@ -24,7 +30,7 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress, Saved
 from slurm_hadar.slurm.traffic import Traffic
 
-WAITS = {"ack_wait_s": 120.0, "after_return_s": 40.0}
+TIMES = MoveTimes(ack_wait_s=120.0, after_return_s=40.0)
 K80 = {"k1": {"k80": 1}}
 
 
@@ -49,7 +55,7 @@ def asked(habit, at=NOW - 10, **details):
 
 
 def step(entry, shown, progress=None, now=NOW):
-    return decide_move(entry, shown, progress, {"k80": 1}, now, **WAITS)
+    return decide_move(OpenMove(entry, shown, progress, {"k80": 1}), now, TIMES)
 
 
 def test_a_job_that_may_be_restarted_is_while_little_is_lost():
@@ -85,7 +91,7 @@ def test_a_job_that_is_signalled_is_never_requeued_by_the_controller():
     # It requeued itself: it is sent on as any other.
     waits = job("1", declaration=shown.declaration, restarts=1, submit_s=NOW - 5)
     assert step(asked("signal"), waits).step is MoveStep.WAIT
-    assert step(asked("signal"), replace(waits, submit_s=NOW - 41)).step is MoveStep.SEND_ON
+    assert step(asked("signal"), replace(waits, submit_s=NOW - 41)).step is MoveStep.RELEASE
 
 
 def test_a_job_that_has_finished_stays_finished():

@@ -11,6 +11,7 @@ from hand_made import config, dictate, job, look, observation, ordinary, running
 
 from slurm_hadar.cli import controller_commands
 from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.presentation.tick_text import (
     backfill_summary,
@@ -31,7 +32,7 @@ def report(jobs, want, acted=True, **more):
     view = look(shown, SITE)
     plan = dictate(view.view, want)
     moves = diff(view, plan, shown, SITE, MoveBudget(10))
-    sent = (*hints(view, plan, shown, SITE, {}), *moves.actions)
+    sent = (*hints(view, plan, HintInput(shown, SITE)), *moves.actions)
     return TickReport(shown, view, plan, PlanDiff(sent, moves.deferred), acted, **more)
 
 

@@ -269,7 +269,7 @@ def test_a_watch_fills_its_windows_and_ends(driver):
     with SamplingThread(nvml, nvml.gpus(), interval_s=0.01) as watch:
         assert wait_until(lambda: [use for use in watch.uses() if use.seconds > 0.08], 60, 0.01)
     uses = watch.uses()
-    assert [use.uuid for use in uses] == ["GPU-h0", "GPU-h1"] and not watch.trouble
+    assert [use.uuid for use in uses] == ["GPU-h0", "GPU-h1"] and not watch.problem
     assert uses[0].seconds > 0.08
 
 
@@ -277,8 +277,8 @@ def test_a_driver_that_goes_away_stops_nothing_but_the_watch(driver, monkeypatch
     nvml = Nvml()
     with SamplingThread(nvml, nvml.gpus(), interval_s=0.01) as watch:
         monkeypatch.setattr(nvml, "read", lambda uuid: 1 / 0)
-        assert wait_until(lambda: watch.trouble, 60, 0.01)
-    assert watch.trouble.startswith("ZeroDivisionError")
+        assert wait_until(lambda: watch.problem, 60, 0.01)
+    assert watch.problem.startswith("ZeroDivisionError")
 
 
 def node_use(job="7", host="n1", when=5.0, **more):
@@ -324,7 +324,7 @@ def test_a_real_gpu_is_read():
     gpus = nvml.gpus()
     with SamplingThread(nvml, gpus, interval_s=0.2) as watch:
         time.sleep(1)
-    assert [use.uuid for use in watch.uses()] == [gpu.uuid for gpu in gpus] and not watch.trouble
+    assert [use.uuid for use in watch.uses()] == [gpu.uuid for gpu in gpus] and not watch.problem
     assert all(use.power_w is None or use.power_w > 0 for use in watch.uses())
     nvml.close()
 

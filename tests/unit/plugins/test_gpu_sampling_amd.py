@@ -158,7 +158,7 @@ def test_the_driver_that_has_gpus_is_taken(driver, monkeypatch):
     assert isinstance(reader, AmdSmi)
     with SamplingThread(reader, reader.gpus(), interval_s=0.01) as watch:
         time.sleep(0.05)
-    assert [use.name for use in watch.uses()] == ["Pretend MI300X"] * 2 and not watch.trouble
+    assert [use.name for use in watch.uses()] == ["Pretend MI300X"] * 2 and not watch.problem
     reader.close()
 
     class Empty:

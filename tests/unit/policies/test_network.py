@@ -279,8 +279,9 @@ def test_timers_are_the_mean_and_deviations_of_a_window() -> None:
     assert Timers({}, clamped).wait_s(0, 4) == 28.0
 
 
-def test_a_memory_that_was_written_by_somebody_else_is_passed_over() -> None:
-    odd = {"waits": {"0:4": "soon", "1:4": ["x"]}, "ran": 7, "carries": "much"}
+@pytest.mark.parametrize("name", ["far_capacity", "carries"])
+def test_a_memory_that_was_written_by_somebody_else_is_passed_over(name: str) -> None:
+    odd = {"waits": {"0:4": "soon", "1:4": ["x"]}, "ran": 7, name: "much"}
     plan, _ = policies.get("network")(two_racks([4, 4, 4, 4]), odd)
     assert set(plan.placements) == {"j0"}
 
@@ -293,15 +294,17 @@ def test_an_option_that_cannot_be_is_named(option: dict[str, object]) -> None:
         policies.get("network")(replace(two_racks([4, 4, 4, 4]), options=option), {})
 
 
-def test_far_links_that_were_seen_full_make_it_wait_longer() -> None:
+@pytest.mark.parametrize("name", ["far_capacity", "carries"])
+def test_far_links_that_were_seen_full_make_it_wait_longer(name: str) -> None:
+    """``carries``: as a release before wrote it."""
     # Before links were full, four on two racks lose a little; with their traffic much more.
     view = held_up([2, 0, 2, 0], 3_700.0)
     factor = np.tile([1.0, 0.9, 0.6], (2, 1))
     calm = replace(view, jobs=replace(view.jobs, network=NetworkTrait(factor, np.ones(2))))
     plan, _ = policies.get("network")(calm, {})
     assert plan.placements["j0"].tier == "network"
-    plan, _ = policies.get("network")(calm, {"carries": 0.05})
-    assert "declines" in plan.waiting["j0"]
+    plan, state = policies.get("network")(calm, {name: 0.05})
+    assert "declines" in plan.waiting["j0"] and state["far_capacity"] == 0.05
 
 
 def crowd(jobs: int, racks: int) -> View:

@@ -23,7 +23,7 @@ from protocol_world import (
     World,
 )
 
-from slurm_hadar.controller.actuation.move_steps import MoveDecision, MoveStep
+from slurm_hadar.controller.actuation.move_steps import MoveDecision, MoveStep, MoveTimes, OpenMove
 from slurm_hadar.controller.actuation.repair import MOST_RELEASES, held_after_failed_launch
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.lock import Who, takes_over_from
@@ -37,7 +37,7 @@ from slurm_hadar.slurm.times import at_once
 _JOB = "1"
 _OPENED_S, _SUBMITTED_S, _OURS_S = 0.0, 500.0, 1000.0
 _SINCE_S = {SAME_SECOND: 0.0, SETTLING: 5.0, SETTLED: 500.0}
-_ACK_WAIT_S, _AFTER_RETURN_S = 120.0, 40.0
+_TIMES = MoveTimes(ack_wait_s=120.0, after_return_s=40.0)
 _ONE_NAME = "login"
 _BEFORE_IT_SENDS = ("idle", "beat", "settle", "job", "progress", "follow", "follow job", "decide")
 _STATES = {
@@ -154,12 +154,12 @@ def _decides(world: World, bounds: Bounds, index: int, one: Controller) -> Itera
         then = {
             MoveStep.WAIT: "done",
             MoveStep.REQUEUE: "requeue",
-            MoveStep.SEND_ON: "send on",
+            MoveStep.RELEASE: "send on",
             MoveStep.STAY: "stay",
             MoveStep.END: "end",
         }[decided.step]
         begin = ""
-        if decided.step is MoveStep.SEND_ON:
+        if decided.step is MoveStep.RELEASE:
             if one.job.held:
                 then = "end"
             else:
@@ -328,17 +328,10 @@ def _decided(
     """The product's decision, given records that are made of the model's."""
     now = _now(job)
     if job.state == RUNNING:
-        now = _OPENED_S + (_ACK_WAIT_S + 1 if late else 1.0)
+        now = _OPENED_S + (_TIMES.ack_wait_s + 1 if late else 1.0)
     held = {job.on: 1} if job.on else {}
-    return parts.decide_move(
-        _entry(move, parts.habit),
-        _job(job, parts.habit),
-        _progress(progress),
-        held,
-        now,
-        ack_wait_s=_ACK_WAIT_S,
-        after_return_s=_AFTER_RETURN_S,
-    )
+    known = OpenMove(_entry(move, parts.habit), _job(job, parts.habit), _progress(progress), held)
+    return parts.decide_move(known, now, _TIMES)
 
 
 @cache

@@ -52,18 +52,19 @@ def test_every_state_keeps_the_promises(bounds, record_property):
     assert found.completed
 
 
-def without_acknowledgement(entry, job, progress, held, now, **waits):
+def without_acknowledgement(move, now, times):
     """Requeues a running job whose move is open, whatever it has answered and to whom."""
-    if job.state.value == "running":
+    if move.job.state.value == "running":
         return MoveDecision(MoveStep.REQUEUE)
-    return decide_move(entry, job, progress, held, now, **waits)
+    return decide_move(move, now, times)
 
 
-def without_restarts(entry, job, progress, held, now, **waits):
+def without_restarts(move, now, times):
     """Takes an old acknowledgement for one of the attempt that runs now."""
-    if job.state.value == "running":
-        job = replace(job, restarts=entry.details["restarts"])
-    return decide_move(entry, job, progress, held, now, **waits)
+    if move.job.state.value == "running":
+        again = replace(move.job, restarts=move.entry.details["restarts"])
+        move = replace(move, job=again)
+    return decide_move(move, now, times)
 
 
 def by_number(mine: AttemptId, present):
@@ -76,14 +77,14 @@ def wish_of_any_start(plan, restarts, answered):
     return "" if plan is None or plan.save in answered else plan.save
 
 
-def at_once(entry, job, progress, held, now, **waits):
+def at_once(move, now, times):
     """Takes a requeue that the controller did not ask for itself for one of its own."""
-    return decide_move(entry, job, progress, held, now, **{**waits, "after_return_s": 1.0})
+    return decide_move(move, now, replace(times, after_return_s=1.0))
 
 
-def requeued_too(entry, job, progress, held, now, **waits):
+def requeued_too(move, now, times):
     """Requeues a job that was signalled, as if it had acknowledged."""
-    found = decide_move(entry, job, progress, held, now, **waits)
+    found = decide_move(move, now, times)
     if found.step is MoveStep.STAY:
         return MoveDecision(MoveStep.REQUEUE)
     return found

@@ -12,7 +12,7 @@ Y = X.sum(1, keepdim=True)
 def outside_slurm(monkeypatch):
     for key in (
         "HADAR_EXCHANGE",
-        "HADAR_PACE",
+        "HADAR_TRUE_RATES",
         "HADAR_EMULATION",
         "SLURM_JOB_ID",
         "CUDA_VISIBLE_DEVICES",

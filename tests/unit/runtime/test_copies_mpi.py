@@ -195,8 +195,8 @@ def test_alone_it_is_an_ordinary_training(tmp_path, epochs):
 @pytest.mark.parametrize("kind", [Copies, partial(FixedScale, tasks=2)])
 def test_a_sandbox_holds_it_back_once_for_each_sample(tmp_path, monkeypatch, kind):
     pace = {"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 200}}}, "time_scale": 1}
-    (tmp_path / "pace.json").write_text(json.dumps(pace))
-    monkeypatch.setenv("HADAR_PACE", str(tmp_path / "pace.json"))
+    (tmp_path / "true_rates.json").write_text(json.dumps(pace))
+    monkeypatch.setenv("HADAR_TRUE_RATES", str(tmp_path / "true_rates.json"))
     monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

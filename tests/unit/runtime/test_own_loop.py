@@ -278,8 +278,8 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
 
 def test_in_a_sandbox_a_session_without_a_name_is_not_held_back_and_says_so(tmp_path, monkeypatch):
     pace = {"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 1.0}}}, "time_scale": 1.0}
-    (tmp_path / "pace.json").write_text(json.dumps(pace))
-    monkeypatch.setenv("HADAR_PACE", str(tmp_path / "pace.json"))
+    (tmp_path / "true_rates.json").write_text(json.dumps(pace))
+    monkeypatch.setenv("HADAR_TRUE_RATES", str(tmp_path / "true_rates.json"))
     monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

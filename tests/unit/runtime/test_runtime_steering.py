@@ -37,7 +37,7 @@ class Job:
             "nodes": {"v1": ["v100"]},
             "rates": {"m": {"v100": {"1": 5000.0}}},
         }
-        (folder / "pace.json").write_text(json.dumps(pace))
+        (folder / "true_rates.json").write_text(json.dumps(pace))
         self.restarts, self.id, self.pause_s = 0, "12", 2
 
     def start(self) -> Forked:
@@ -49,7 +49,7 @@ class Job:
             "SLURM_JOB_NODELIST": "v1",
             "CUDA_VISIBLE_DEVICES": "0",
             "HADAR_EXCHANGE": str(self.exchange),
-            "HADAR_PACE": str(self.folder / "pace.json"),
+            "HADAR_TRUE_RATES": str(self.folder / "true_rates.json"),
             "HADAR_EMULATION": "slurm_hadar.sandbox.gpu_emulation",
             "HADAR_PROGRESS_S": "0.2",
             "HADAR_PAUSE_S": str(self.pause_s),

@@ -29,7 +29,7 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for key in (
         *GIVEN,
-        "HADAR_PACE",
+        "HADAR_TRUE_RATES",
         "HADAR_EMULATION",
         "SLURM_RESTART_COUNT",
         "SLURM_ARRAY_JOB_ID",
@@ -259,10 +259,10 @@ def test_the_launcher_of_copies_asks_before_its_step(bare, monkeypatch, attempt,
 def test_a_pretend_gpu_is_still_missed(bare, monkeypatch):
     """In a sandbox a training without a GPU has no speed: it ends with one sentence."""
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    (bare / "pace.json").write_text(
+    (bare / "true_rates.json").write_text(
         '{"nodes": {"v1": ["v100"]}, "rates": {"m": {"v100": {"1": 5}}}, "time_scale": 1}'
     )
-    monkeypatch.setenv("HADAR_PACE", str(bare / "pace.json"))
+    monkeypatch.setenv("HADAR_TRUE_RATES", str(bare / "true_rates.json"))
     monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
     with pytest.raises(HadarError, match="no emulated GPU"):
         begun(bare, True, [])

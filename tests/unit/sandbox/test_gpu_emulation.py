@@ -62,10 +62,10 @@ def test_gpus_of_the_job():
 
 @pytest.fixture
 def paced(tmp_path, monkeypatch):
-    path = tmp_path / "pace.json"
+    path = tmp_path / "true_rates.json"
     content = {"version": 1, "time_scale": 2.0, "nodes": TYPES, "rates": RATES}
     path.write_text(json.dumps(content))
-    monkeypatch.setenv("HADAR_PACE", str(path))
+    monkeypatch.setenv("HADAR_TRUE_RATES", str(path))
     monkeypatch.setenv("HADAR_EMULATION", "slurm_hadar.sandbox.gpu_emulation")
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "v1")
@@ -145,7 +145,7 @@ def test_no_pace_without_the_file(paced, monkeypatch):
     paced.write_text("{}")
     with pytest.raises(HadarError, match="cannot be used"):
         emulation("m")
-    monkeypatch.delenv("HADAR_PACE")
+    monkeypatch.delenv("HADAR_TRUE_RATES")
     assert emulation("m") is None
 
 

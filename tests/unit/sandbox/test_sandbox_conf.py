@@ -100,10 +100,10 @@ def test_racks_are_leaf_switches_below_one():
 
 def test_the_task_prolog_names_the_pacing_file(tmp_path):
     script = tmp_path / "prolog"
-    script.write_text(conf.task_prolog(Path("/a/it's $HOME/pace.json")))
+    script.write_text(conf.task_prolog(Path("/a/it's $HOME/true_rates.json")))
     said = subprocess.run(["/bin/sh", script], capture_output=True, text=True, check=True).stdout
     assert said == (
-        "export HADAR_PACE=/a/it's $HOME/pace.json\n"
+        "export HADAR_TRUE_RATES=/a/it's $HOME/true_rates.json\n"
         "export HADAR_EMULATION=slurm_hadar.sandbox.gpu_emulation\n"
     )
 

@@ -1,9 +1,9 @@
 """For whose jobs a running job goes to a place where it is slower (``guards.slower_for``)."""
 
-from slurm_hadar.controller.snapshot.eligibility import SchedulableJob, by_type
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Placement, Plan, by_type
 
 _SAME = 0.99
 """Part of its present speed from which on a place is no slower."""

@@ -15,11 +15,11 @@ from slurm_hadar.controller.actuation.destinations.left_nodes import without
 from slurm_hadar.controller.actuation.destinations.own_nodes import can_reserve
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability, pending_demand
-from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob, by_type
+from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob
 from slurm_hadar.controller.snapshot.resource_request import typed_nodes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Placement, Plan, by_type
 
 _MOST_PARTS = 50
 """Sets of nodes that are tried of one job."""

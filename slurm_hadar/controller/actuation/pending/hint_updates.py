@@ -3,7 +3,7 @@ that restore its owner's values: of a job that is not steered, and of one that r
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
@@ -57,25 +57,37 @@ class Wait:
     ends_s: float
 
 
+@dataclass(frozen=True)
+class HintInput:
+    """What the hints of all jobs depend on. ``refused``: job -> what Slurm refused of its hints."""
+
+    observation: Observation
+    config: Config
+    refused: Mapping[str, Refusals] = field(default_factory=dict)
+
+    def is_refused(self, job: Job) -> bool:
+        """See :func:`is_refused`."""
+        return is_refused(job, self.observation, self.refused)
+
+
 def updates(
     ids: Iterable[str],
     hint_of: Mapping[str, Hint],
     excluded: Mapping[str, str],
-    observation: Observation,
-    config: Config,
-    refused: Mapping[str, Refusals],
+    given: HintInput,
     staying: set[str] | None = None,
 ) -> list[Action]:
     """The updates that give the pending jobs of ``ids`` their hints; a job without one gets its
-    owner's request back. ``excluded``: jobs that are not steered, with the reason; ``refused``:
-    job -> its refusals; ``staying`` gets the jobs that do not get the list of their hint, since it
-    would change places in the queue."""
+    owner's request back. ``excluded``: jobs that are not steered, with the reason; ``staying``
+    gets the jobs that do not get the list of their hint, since it would change places in the
+    queue."""
+    observation, config = given.observation, given.config
     actions = []
     for id_ in ids:
         job = observation.jobs[id_]
         if job.state is not JobState.PENDING:
             continue
-        if is_refused(job, observation, refused) and not _is_unfit(job, observation):
+        if given.is_refused(job) and not _is_unfit(job, observation):
             continue
         if job.held:
             limit = _limited_while_held(job, observation, config)
@@ -94,9 +106,7 @@ def updates(
 def restored(
     ids: Iterable[str],
     excluded: Mapping[str, str],
-    observation: Observation,
-    config: Config,
-    refused: Mapping[str, Refusals],
+    given: HintInput,
     preempted: Collection[str] = (),
 ) -> list[Action]:
     """What makes the requests of these jobs their owners' again, where they wait.
@@ -104,12 +114,10 @@ def restored(
     ``excluded``: those that are not steered, with the reason; ``preempted``: see :class:`Hint`.
     """
     again = dict.fromkeys(preempted, Hint(preempted=True))
-    return updates(ids, again, excluded, observation, config, refused)
+    return updates(ids, again, excluded, given)
 
 
-def restored_after_moves(
-    snapshot: Snapshot, observation: Observation, refused: Mapping[str, Refusals]
-) -> list[Action]:
+def restored_after_moves(snapshot: Snapshot, given: HintInput) -> list[Action]:
     """The updates that restore what a move changed until its job runs again."""
     started = [
         target.job
@@ -117,9 +125,7 @@ def restored_after_moves(
         if target.job.state is JobState.RUNNING and not target.starting
     ]
     actions = (
-        _restored_after_move(job, observation)
-        for job in started
-        if not is_refused(job, observation, refused)
+        _restored_after_move(job, given.observation) for job in started if not given.is_refused(job)
     )
     return [action for action in actions if action is not None]
 

@@ -10,18 +10,17 @@ Measured on 22.05.8 and 24.11.5: a list costs other jobs nothing, while Features
 make those behind wait for backfill, 2 to 23 s.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending import list_updates, queue_head
 from slurm_hadar.controller.actuation.pending.hint_updates import (
     Hint,
+    HintInput,
     Wait,
-    is_refused,
     recorded,
     restored_after_moves,
     updates,
@@ -35,7 +34,6 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     with_returned,
     worth_waiting,
 )
-from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.restored_request import (
     restored_where_it_fits,
     within_types,
@@ -57,22 +55,16 @@ _BEHIND = "its list comes back when it is near the head of the queue"
 def hints(
     snapshot: Snapshot,
     plan: Plan,
-    observation: Observation,
-    config: Config,
-    refused: Mapping[str, Refusals],
+    given: HintInput,
     nices: Mapping[str, str] = MappingProxyType({}),
     staying: set[str] | None = None,
 ) -> list[Action]:
     """What is sent to the jobs that wait: nothing where nothing changes.
 
-    ``refused``: job -> its refusals; ``nices``: of jobs with another job's place in the queue;
-    ``staying``: see :func:`updates`.
+    ``nices``: of jobs with another job's place in the queue; ``staying``: see :func:`updates`.
     """
+    observation, config = given.observation, given.config
     waiting = _waiting(snapshot, observation)
-    hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
-    most_records = queue_head.most_records(observation.queue_depth)
-    records_left, behind = most_records, list[list[SchedulableJob]]()
-    unfit, cut = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(observation)
     waits = (
@@ -81,8 +73,26 @@ def hints(
         else {}
     )
     inputs = PreferenceInput(snapshot, plan, observation, config, empty, waits)
+    hint_of, taken_back = _lists(waiting, inputs, nices)
+    taken_back_ids = {action.job.id for action in taken_back}
+    ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
+    found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, given, staying)
+    found += [action for action in taken_back if not given.is_refused(action.job)]
+    return [*found, *restored_after_moves(snapshot, given)]
+
+
+def _lists(
+    waiting: Sequence[SchedulableJob], inputs: PreferenceInput, nices: Mapping[str, str]
+) -> tuple[dict[str, Hint], list[Action]]:
+    """The hints of the jobs at the head of the queue, and what takes lists back from others."""
+    observation, config = inputs.observation, inputs.config
+    hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
+    most_records = queue_head.most_records(observation.queue_depth)
+    records_left, behind = most_records, list[list[SchedulableJob]]()
+    unfit, cut = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
     for targets in _records(waiting):
-        placed = next((task for task in targets if task.job.id in plan.placements), targets[0])
+        in_plan = (task for task in targets if task.job.id in inputs.plan.placements)
+        placed = next(in_plan, targets[0])
         placed, opened = with_returned(placed, inputs)
         preference = preferred(placed, inputs)
         # Behind the head of the queue no job gets a list.
@@ -115,19 +125,7 @@ def hints(
         *_taken_back(cut, _CUT, hint_of, inputs),
         *_taken_back(too_deep, _BEHIND, hint_of, inputs),
     ]
-    taken_back_ids = {action.job.id for action in taken_back}
-    ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
-    found = updates(
-        [*ids, *snapshot.excluded],
-        hint_of,
-        snapshot.excluded,
-        observation,
-        config,
-        refused,
-        staying,
-    )
-    found += [action for action in taken_back if not is_refused(action.job, observation, refused)]
-    return [*found, *restored_after_moves(snapshot, observation, refused)]
+    return hint_of, taken_back
 
 
 def _waiting(snapshot: Snapshot, observation: Observation) -> list[SchedulableJob]:

@@ -234,6 +234,15 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     if want.whole and any(want.by_type.get(kind) != (want.count,) for kind in types.values()):
         # It may start with other numbers of GPUs there, of which an order says nothing.
         return Preference()
+    return _by_type(target, types, known)
+
+
+def _by_type(
+    target: SchedulableJob, types: Mapping[str, str], known: PreferenceInput
+) -> Preference:
+    """Of a job with a choice of ``types`` (partition -> GPU type): the faster first."""
+    job, want, view, config = target.job, target.request, known.snapshot.view, known.config
+    empty = known.empty
     row, count = view.jobs.rows[job.id], view.counts.index(want.count)
     rates = {
         name: float(view.jobs.rate[row, view.types.index(kind), count])
@@ -245,12 +254,14 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     if possible:
         # Where it could start without this tick it still may: estimates err, and a time limit that
         # seems too short on a type begins anew with each requeue.
+        groups = config.partitions.groups if want.of_one_type else {}
         now = {one for name in job.partitions for one in (name, *groups.get(name, ()))}
         more = now if fit & possible.keys() else rates.keys()
         possible |= {
             n: rates[n] for n in rates.keys() & more if accepts(job, want, types[n], config)
         }
-    slow = far_slower(target, snapshot, {types[n] for n in possible if n in fit}, observation)
+    open_types = {types[n] for n in possible if n in fit}
+    slow = far_slower(target, known.snapshot, open_types, known.observation)
     possible = {n: rate for n, rate in possible.items() if types[n] not in slow}
     if empty.is_clear(target) and not possible.keys() <= empty.fits(
         target, possible, some_day=True

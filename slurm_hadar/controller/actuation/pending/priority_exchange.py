@@ -97,17 +97,12 @@ def exchange(
     ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, observation))
     order = [*ordered, *rest]
     nices = {id_: owners_nice(observation.jobs[id_], observation) + n for id_, n in lost.items()}
-    ours = {}
-    for at, (before, after) in enumerate(zip(line, order, strict=True)):
-        if after.job.id not in here or (before is after and before.place == before.plain):
-            continue
-        known = memory.lent.get(after.job.id)
-        given = before.place if before is after else gaps.priority(at)
-        less = after.plain - (before.place if given is None else given)
-        exact = given is not None and slack.are_counted_with_all(before.job, after.job)
-        if known is not None and known.place_of == before.job.id and not exact:
-            less = known.less
-        ours[after.job.id] = owners_nice(after.job, observation) + less
+    ours = {
+        after.job.id: owners_nice(after.job, observation)
+        + _less(at, before, after, gaps, memory.lent.get(after.job.id))
+        for at, (before, after) in enumerate(zip(line, order, strict=True))
+        if after.job.id in here and (before is not after or before.place != before.plain)
+    }
     nices |= _least_changed(ours, nices, gaps, line, order)
     lent = {
         after.job.id: Lent(
@@ -135,6 +130,16 @@ def exchange(
     )
     messages = tuple(barred_texts(memory, observation))
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, messages, too_near)
+
+
+def _less(at: int, before: WaitingJob, after: WaitingJob, gaps: Gaps, known: Lent | None) -> int:
+    """By how much ``after`` is to have a lesser priority than its own in the place ``at``, which is
+    that of ``before``. ``known``: what it had there in the last tick."""
+    given = before.place if before is after else gaps.priority(at)
+    exact = given is not None and gaps.slack.are_counted_with_all(before.job, after.job)
+    if known is not None and known.place_of == before.job.id and not exact:
+        return known.less
+    return after.plain - (before.place if given is None else given)
 
 
 def notes(places: NewPlaces, observation: Observation) -> dict[str, str]:
@@ -198,7 +203,7 @@ def _order(
     gaps: Gaps, wish: FloatArray, standing: IntArray
 ) -> tuple[list[WaitingJob], frozenset[str]]:
     """The line with exchanges, by the least ``wish`` first, and the jobs that have a later place
-    there only for want of a gap; ``standing``: those of the last tick.
+    there only because there is no gap; ``standing``: those of the last tick.
 
     Those that Slurm would not carry out, as it takes the job with the lesser number first of two
     with one priority, are left out, and so are new ones without a gap.

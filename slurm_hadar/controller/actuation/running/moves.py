@@ -19,6 +19,8 @@ from slurm_hadar.controller.actuation.move_steps import (
     MOVED,
     REFUSED,
     MoveStep,
+    MoveTimes,
+    OpenMove,
     decide_move,
 )
 from slurm_hadar.controller.actuation.running import (
@@ -75,28 +77,22 @@ def advance(
     is time to see a job through that is requeued; else it runs on until the next tick."""
     entries = _open_moves(context)
     requeue: list[tuple[Entry, Job, float]] = []
-    send_on: list[tuple[Entry, Job]] = []
+    released: list[tuple[Entry, Job]] = []
     freed: list[Update] = []
     messages: list[str] = []
     moving = context.config.moving
+    times = MoveTimes(moving.ack_wait_s, moving.after_return_s)
     repair.keep_holds(context, jobs.values())
     for entry in entries:
         job = jobs.get(entry.job)
         held = context.held(job) if job is not None else {}
-        decided = decide_move(
-            entry,
-            job,
-            progress.get(entry.job),
-            held,
-            now,
-            ack_wait_s=moving.ack_wait_s,
-            after_return_s=moving.after_return_s,
-            excluded=excluded_by_owner(context, entry, job),
-        )
+        excluded = excluded_by_owner(context, entry, job)
+        move = OpenMove(entry, job, progress.get(entry.job), held, excluded)
+        decided = decide_move(move, now, times)
         if decided.step is MoveStep.REQUEUE and job is not None:
             requeue.append((entry, job, decided.until))
-        elif decided.step is MoveStep.SEND_ON and decided.job is not None:
-            send_on.append((entry, decided.job))
+        elif decided.step is MoveStep.RELEASE and decided.job is not None:
+            released.append((entry, decided.job))
         elif decided.step in (MoveStep.STAY, MoveStep.END):
             if job is not None and _began_by_itself(entry, job):
                 _keep_as_either(context, entry, job)
@@ -118,10 +114,10 @@ def advance(
         messages += _correct_plan(context, job)
         context.store.end(entry.id, f"{DROPPED}{why}", now)
         messages.append(f"job {entry.job}: {DROPPED}{why}")
-    messages += _release(context, send_on, now)
+    messages += _release(context, released, now)
     if requeue and poll_schedule.sees_it_through(context.cluster.traffic):
         messages += _requeue(context, requeue, now)
-    return MoveResult(tuple(messages), destinations(entry for entry, _ in send_on))
+    return MoveResult(tuple(messages), destinations(entry for entry, _ in released))
 
 
 def _without_obstacles(
