@@ -92,7 +92,7 @@ class Tracker:
         expected = max(count / speed for count, speed in zip(counts, speeds, strict=True))
         soft = min(_PROBE_S, self._settings.round_s) if probe else 1.25 * expected + 0.25
         if self._link is None:
-            # Nobody waits for it.
+            # No other copy waits for it.
             soft = inf
         step_s = 0.0 if probe else max(self._steering.batch / speed for speed in speeds)
         slack = _NEWCOMER_S if probe else 1.0 + 3 * step_s + 10 * self._cost_s
