@@ -21,7 +21,7 @@ _NAMES = {
 }
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, every_s: float = 0.05) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float, every_s: float = 0.05) -> bool:
     """Whether ``condition`` came true within ``seconds``, asked ``every_s``."""
     end = time.monotonic() + seconds
     while not condition():

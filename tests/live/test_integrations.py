@@ -6,6 +6,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ TORCHRUN = (
         "torchrun": str(Path(sys.executable).parent / "torchrun"),
     },
 )
-CASES = {
+CASES: dict[str, tuple[Any, ...]] = {
     "lightning": (ALONE, "train_lightning.py", ["--checkpoint", "{}/run.ckpt"], lightning_state),
     "huggingface": (ALONE, "train_huggingface.py", ["--output", "{}"], huggingface_state),
     "torchrun": (TORCHRUN, "train_digits.py", ["--checkpoint", "{}/c.pt"], own_state),

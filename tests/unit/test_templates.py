@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import subprocess
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,12 +17,18 @@ from slurm_hadar.sandbox import ports
 from slurm_hadar.template_values import describe, from_arguments
 from slurm_hadar.templates import names, render
 
-SINGLE = {"job_name": "a", "gres": "gpu:1", "command": ["true"]}
+SINGLE: dict[str, Any] = {"job_name": "a", "gres": "gpu:1", "command": ["true"]}
 
 
 def test_the_shipped_templates_are_shell_that_parses():
     assert len(names()) == 7
-    more = {"gres": "gpu:2", "nodes": 1, "gpus_per_node": 2, "setup": "/a b/c", "time": "1:00:00"}
+    more: dict[str, Any] = {
+        "gres": "gpu:2",
+        "nodes": 1,
+        "gpus_per_node": 2,
+        "setup": "/a b/c",
+        "time": "1:00:00",
+    }
     more |= {"partition": "idle", "most_nodes": 2, "points": ["--lr=0.1", "--lr=0.2"]}
     for name in names():
         text = render(name, {**SINGLE, **more, "hadar": ["model=x", "types=any"]})

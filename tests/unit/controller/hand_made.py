@@ -186,7 +186,9 @@ def hinted(intended):
 def carried_out(job_, action, now=NOW, reason=None):
     """The job as Slurm shows it after the action: the fields as sent, nothing else."""
     fields = dict(action.fields)
-    changes = {"admin_comment": steering.merge(job_.admin_comment, action.steering)}
+    changes: dict[str, object] = {
+        "admin_comment": steering.merge(job_.admin_comment, action.steering)
+    }
     request = job_.request
     for key, value in fields.items():
         match key:

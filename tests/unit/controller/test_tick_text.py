@@ -4,6 +4,7 @@ import contextlib
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import test_backfill as idle
@@ -84,7 +85,8 @@ def test_the_summary_is_plain_data():
     assert found["changes_sent"] == 2 and found["acted"] is True
     assert {a["job"]: a["kind"] for a in found["actions"]} == {"1": "hint", "3": "move"}
     assert found["actions"][0]["fields"] == {"Partition": "v100,p100,k80"}
-    assert "job 3: moved" in summary(a_bit_of_everything(outcomes=("job 3: moved",)))["messages"]
+    moved: Any = summary(a_bit_of_everything(outcomes=("job 3: moved",)))
+    assert "job 3: moved" in moved["messages"]
     assert found["not_steered"]["5"] == "it names its nodes itself"
 
 

@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -74,7 +75,7 @@ def test_the_ticks_do_what_they_are_tried_for(tmp_path: Path) -> None:
     assert rate == 12.5
 
 
-def replaced(**changes: object) -> bytes:
+def replaced(**changes: Any) -> bytes:
     scene = json.loads(ticked.scene("hadar"))
     eve = scene["jobs"][0]
     eve["comment"] = eve["comment"].replace("samples=1e6", "samples=1e18")

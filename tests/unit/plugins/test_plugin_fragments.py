@@ -134,8 +134,14 @@ OPTIONS_WITH_A_LIST = [
 
 @pytest.mark.parametrize("options", [*OPTIONS_WITH_A_LIST, *OPTIONS_THAT_STAY])
 def test_a_client_gets_it_too(tmp_path, options):
-    typed = {"gres": "gres:gpu:2", "partition": "gpu", "nodes": "1-0", "ntasks": "1"}
-    typed |= {"spank": {"hadar": {"hadar-types": "v100,p100"}}}
+    spank = {"hadar": {"hadar-types": "v100,p100"}}
+    typed = {
+        "gres": "gres:gpu:2",
+        "partition": "gpu",
+        "nodes": "1-0",
+        "ntasks": "1",
+        "spank": spank,
+    }
     found = filtered(tmp_path, installed(tmp_path), typed | options)
     stays = options in OPTIONS_THAT_STAY
     assert found["set"] == ["constraint" if stays else "partition", "comment"]

@@ -1,7 +1,9 @@
 """The policies for idle nodes, as the live side will call them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +58,9 @@ def random_view(seed: int, types: int = 1) -> IdleView:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(DECIDES), st.sampled_from((1, 1, 1, 2)))
-def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int) -> None:
+def test_maps_are_valid_and_the_same_twice(
+    seed: int, decide: Callable[..., Any], types: int
+) -> None:
     seen = random_view(seed, types)
     before = seen.holder.copy()
     first, stays = decide(seen, IdleSurvival.unknown())
@@ -74,13 +78,13 @@ def test_maps_are_valid_and_the_same_twice(seed: int, decide: object, types: int
 
 
 @pytest.mark.parametrize("decide", DECIDES)
-def test_idle_nodes_are_handed_out(decide: object) -> None:
+def test_idle_nodes_are_handed_out(decide: Callable[..., Any]) -> None:
     plan, _ = decide(view(10, [trainer(), trainer()]), IdleSurvival.unknown())
     assert np.bincount(plan.holder).tolist() == [5, 5]
 
 
 @pytest.mark.parametrize("decide", DECIDES)
-def test_caps_of_the_cluster_and_of_a_user(decide: object) -> None:
+def test_caps_of_the_cluster_and_of_a_user(decide: Callable[..., Any]) -> None:
     trainers = [trainer(user="ann"), trainer(user="ann"), trainer(user="bob")]
     capped = replace(view(20, trainers), most_nodes=9, user_caps={"ann": 3})
     plan, _ = decide(capped, IdleSurvival.unknown())

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -154,7 +155,7 @@ def test_modules_and_files_are_named_with_their_function(
             policies.find(spec, files=True)
 
 
-def _answer(answer: object) -> Policy:
+def _answer(answer: Any) -> Policy:
     return guarded(Policy("theirs", lambda view, state: answer), "policy theirs")
 
 

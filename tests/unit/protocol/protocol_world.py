@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from slurm_hadar.controller.actuation.move_steps import decide_move
+from slurm_hadar.controller.actuation.move_steps import MoveDecision, decide_move
 from slurm_hadar.controller.lock import rival_in, taken_over_from
 from slurm_hadar.exchange.plan_file import save_wish
 from slurm_hadar.runtime.attempts import AttemptId, later, next_attempt
@@ -176,7 +176,7 @@ class Parts:
     next_attempt: Callable[..., AttemptId] = next_attempt
     later: Callable[..., AttemptId | None] = later
     save_wish: Callable[..., str] = save_wish
-    decide_move: Callable[..., object] = decide_move
+    decide_move: Callable[..., MoveDecision] = decide_move
     rival_in: Callable[..., str | None] = rival_in
     taken_over_from: Callable[..., str] = taken_over_from
     supersedes: Callable[[AttemptId], Callable[[AttemptId], bool]] = lambda mine: mine.supersedes

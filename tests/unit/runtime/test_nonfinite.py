@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,7 +153,7 @@ def test_a_framework_checkpoint_is_not_replaced_either(tmp_path):
 
 
 def test_which_value_is_not_finite():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     model.register_buffer("mask", torch.tensor([float("-inf"), 0.0]))
     assert nonfinite(model) == ""
     model[1].running_mean[1] = float("nan")

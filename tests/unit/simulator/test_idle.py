@@ -127,7 +127,7 @@ def test_shares_add_up_and_nothing_beats_the_optimum(seed: int, policy: str, cha
     out = replay(fragments(rows), work, policy, charge=charge)
     figures = out.summary()
     assert out.efficiency <= 1.0 + 1e-9
-    assert -1e-9 <= figures["unused_share"] <= 1.0
+    assert -1e-9 <= float(figures["unused_share"]) <= 1.0
     assert out.lost >= 0 and out.rescaling >= 0
     assert out.finished <= 6
     again = replay(fragments(rows), work, policy, charge=charge)
