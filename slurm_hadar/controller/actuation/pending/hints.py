@@ -17,7 +17,7 @@ from types import MappingProxyType
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending import list_updates, queue_head
+from slurm_hadar.controller.actuation.pending import former_groups, list_updates, queue_head
 from slurm_hadar.controller.actuation.pending.hint_updates import (
     Hint,
     Wait,
@@ -70,6 +70,11 @@ def hints(
     """
     waiting = _waiting(snapshot, observation)
     hint_of = {id_: Hint(nice=nice) for id_, nice in nices.items()}
+    excluded = [observation.jobs[id_] for id_ in snapshot.excluded]
+    again = former_groups.typed_again(
+        [*(target.job for target in waiting), *excluded], observation, config
+    )
+    hint_of |= {id_: Hint(nice=nices.get(id_, ""), typed=name) for id_, name in again.items()}
     most_records = queue_head.most_records(observation.queue_depth)
     records_left, behind = most_records, list[list[SchedulableJob]]()
     unfit, cut = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
@@ -81,7 +86,7 @@ def hints(
         else {}
     )
     inputs = PreferenceInput(snapshot, plan, observation, config, empty, waits)
-    for targets in _records(waiting):
+    for targets in _records(target for target in waiting if target.job.id not in again):
         placed = next((task for task in targets if task.job.id in plan.placements), targets[0])
         placed, opened = with_returned(placed, inputs)
         preference = preferred(placed, inputs)
@@ -99,14 +104,14 @@ def hints(
                 hint_of[target.job.id] = Hint(names, nice, wait, leaves=leaves, opened=opened)
         elif preference.is_unfit or preference.is_cut:
             typed = queue_head.typed_partitions(placed.job, observation, config)
-            again = cut if preference.is_cut else unfit
+            typed_of = cut if preference.is_cut else unfit
             # A list that is whole starts the job as well.
             whole = preference.is_cut and queue_head.is_whole(placed.job, typed, config)
             stays = whole and list_updates.would_change_places(
                 placed.job, observation.steered(placed.job.id), observation
             )
             if set(typed) != set(placed.job.partitions) and not stays:
-                again |= {target.job.id: typed for target in targets}
+                typed_of |= {target.job.id: typed for target in targets}
         else:
             behind.append(targets)
     too_deep = queue_head.too_deep(behind, most_records - records_left, observation, config)
