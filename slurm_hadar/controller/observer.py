@@ -24,7 +24,7 @@ from slurm_hadar.controller.observation.returned_nodes import REQUEUED, Returned
 from slurm_hadar.controller.snapshot import bills, chaining
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster
 
@@ -165,12 +165,19 @@ class Observer:
         jobs = interactive.applied(observation.jobs, guards, changed)
         return replace(observation, jobs=rollout.applied(jobs, settings, changed))
 
+    def _may_be_of_former_group(self, job: Job) -> bool:
+        """Whether a waiting job that declared nothing has partitions which we may have given it for
+        an opt-in partition that was a group of the site until now."""
+        if not self._config.partitions.opt_in or job.declaration is not None or job.nodes:
+            return False
+        return len(job.partitions) > 1 and job.state is JobState.PENDING
+
     def _with_opted_in(self, observation: Observation) -> Observation:
         """With the jobs of opt-in partitions that we gave others since."""
         asked = {
             job.id: replace(job, declaration=Declaration())
             for job in observation.jobs.values()
-            if observed.may_come_from_opt_in(job, self._config)
+            if observed.may_come_from_opt_in(job, self._config) or self._may_be_of_former_group(job)
         }
         found = {
             id_: observed.opted_in(

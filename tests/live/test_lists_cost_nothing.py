@@ -1,6 +1,7 @@
 """What a list of partitions could cost its job: while a partition of it is closed, also with no
 controller any more, and for the tasks of an array."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -99,6 +100,27 @@ def test_its_list_comes_back_with_the_partition(box):
     box.run("scontrol", "update", "PartitionName=k80", "State=UP")
     typed(box, "hadar", "tick")
     assert set(shown(box, mine, "%P").split(",")) == TYPES
+
+
+def test_without_its_group_a_list_becomes_what_its_owner_typed(box):
+    ready(box)
+    filled(box, "v100", "p100", "k80")
+    words = ("-p", "gpu", "--gres=gpu:1", *WORDS)
+    mine = typed(box, "hbatch", *words, text=SCRIPT)
+    some = typed(box, "hbatch", *words, text=SCRIPT.replace("any", "v100,k80"))
+    own = typed(box, "hbatch", "-p", "v100,k80", *words[2:], text=SCRIPT)
+    typed(box, "hadar", "tick")
+    assert set(shown(box, mine, "%P").split(",")) == TYPES
+    assert set(shown(box, some, "%P").split(",")) == {"v100", "k80"}
+    text = box.config_path.read_text()
+    left = re.sub(r"(?m)^groups = .*\n", "", text)
+    assert left != text and "groups" not in left
+    box.config_path.write_text(left)
+    typed(box, "hadar", "tick")
+    assert (shown(box, mine, "%P"), shown(box, some, "%P|%f")) == ("gpu", "gpu|v100|k80")
+    assert set(shown(box, own, "%P").split(",")) == {"v100", "k80"}
+    # Once.
+    assert "0 changes sent" in typed(box, "hadar", "tick")
 
 
 def test_the_tasks_of_an_array_start_on_all_types_in_one_pass_of_backfill(box):

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending import list_updates, queue_head
+from slurm_hadar.controller.actuation.pending import former_groups, list_updates, queue_head
 from slurm_hadar.controller.actuation.pending.hint_updates import (
     Hint,
     HintInput,
@@ -65,6 +65,10 @@ def hints(
     """
     observation, config = given.observation, given.config
     waiting = _waiting(snapshot, observation)
+    excluded = [observation.jobs[id_] for id_ in snapshot.excluded]
+    again = former_groups.typed_again(
+        [*(target.job for target in waiting), *excluded], observation, config
+    )
     may_wait = any(longest_wait(target.job, config) for target in waiting)
     empty = EmptyNodes(observation)
     waits = (
@@ -73,7 +77,9 @@ def hints(
         else {}
     )
     inputs = PreferenceInput(snapshot, plan, observation, config, empty, waits)
-    hint_of, taken_back = _lists(waiting, inputs, nices)
+    kept = [target for target in waiting if target.job.id not in again]
+    hint_of, taken_back = _lists(kept, inputs, nices)
+    hint_of |= {id_: Hint(nice=nices.get(id_, ""), typed=name) for id_, name in again.items()}
     taken_back_ids = {action.job.id for action in taken_back}
     ids = [target.job.id for target in waiting if target.job.id not in taken_back_ids]
     found = updates([*ids, *snapshot.excluded], hint_of, snapshot.excluded, given, staying)
@@ -109,14 +115,14 @@ def _lists(
                 hint_of[target.job.id] = Hint(names, nice, wait, leaves=leaves, opened=opened)
         elif preference.is_unfit or preference.is_cut:
             typed = queue_head.typed_partitions(placed.job, observation, config)
-            again = cut if preference.is_cut else unfit
+            typed_of = cut if preference.is_cut else unfit
             # A list that is whole starts the job as well.
             whole = preference.is_cut and queue_head.is_whole(placed.job, typed, config)
             stays = whole and list_updates.would_change_places(
                 placed.job, observation.steered(placed.job.id), observation
             )
             if set(typed) != set(placed.job.partitions) and not stays:
-                again |= {target.job.id: typed for target in targets}
+                typed_of |= {target.job.id: typed for target in targets}
         else:
             behind.append(targets)
     too_deep = queue_head.too_deep(behind, most_records - records_left, observation, config)
