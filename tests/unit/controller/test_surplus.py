@@ -112,7 +112,10 @@ def test_it_keeps_all_where_its_part_could_be_taken():
     both = [ordinary(), ordinary("10")]
     assert not returned([grown(), *both], [V1], GREW, OWN)
     higher = [Partition("gpu", ("v1",)), Partition("v100", ("v1",), priority_tier=2)]
-    assert not returned([grown(), *both], [V1], GREW, partitions=higher)
+    ahead = ordinary("11", partitions=("v100",))
+    assert not returned([grown(), *both, ahead], [V1], GREW, partitions=higher)
+    # One that has no job that waits takes nothing.
+    assert returned([grown(), *both], [V1], GREW, partitions=higher)
 
 
 def test_it_keeps_all_where_the_job_that_waits_starts_on_free_gpus():

@@ -7,21 +7,27 @@ Otherwise Slurm would give all that the job leaves to those that wait, the part 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import Place
-from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.job import Job, JobState
 
 
 def can_reserve(job: Job, place: Place, observation: Observation, config: Config) -> bool:
     """Whether a running job that is requeued to ``place`` can start there first, whatever waits.
 
-    No reservation is made without an operator's rights, and no priority passes a partition of a
-    higher tier.
+    No reservation is made without an operator's rights, and no priority passes a job that waits in
+    a partition of a higher tier.
     """
     if config.site.rights == "user" or not is_part(place, job.gpus):
         return False
     partitions = observation.partitions.values()
     tier = min((one.priority_tier for one in partitions if one.name in job.partitions), default=1)
-    return all(
-        one.priority_tier <= tier or place.keys().isdisjoint(one.nodes) for one in partitions
+    higher = {
+        one.name
+        for one in partitions
+        if one.priority_tier > tier and not place.keys().isdisjoint(one.nodes)
+    }
+    return not any(
+        other.state is JobState.PENDING and not higher.isdisjoint(other.partitions)
+        for other in (observation.jobs.values() if higher else ())
     )
 
 
