@@ -76,7 +76,7 @@ class Nvml:
             fresh = [one for one in answer[1] if one.timeStamp > since]
             if fresh:
                 self._seen_us[uuid] = max(one.timeStamp for one in fresh)
-                # The first call hands out what was sampled before this program began.
+                # The first call returns what was sampled before this program began.
                 if since:
                     total = float(sum(one.sampleValue.uiVal for one in fresh))
                     return total / len(fresh) / 100

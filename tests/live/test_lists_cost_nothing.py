@@ -66,8 +66,8 @@ def ready(box):
 def filled(box, *kinds):
     """A job on each of these GPU types, with all GPUs of it."""
     gpus = {"v100": 2, "p100": 1, "k80": 1}
-    words = [("-p", name, f"--gres=gpu:{gpus[name]}") for name in kinds]
-    jobs = [box.run("sbatch", *one, *WORDS, "--wrap", "sleep 300").strip() for one in words]
+    requests = [("-p", name, f"--gres=gpu:{gpus[name]}") for name in kinds]
+    jobs = [box.run("sbatch", *one, *WORDS, "--wrap", "sleep 300").strip() for one in requests]
     assert processes.wait_until(lambda: all(shown(box, j, "%T") == "RUNNING" for j in jobs), 60)
     return jobs
 

@@ -1,5 +1,6 @@
-"""A job that grew gives back what it has beyond its request, and keeps its own part, whoever waits:
-an ordinary job waits no longer for it than under plain Slurm, nor does the job lose its place."""
+"""A job that grew gives back what it has beyond its request and keeps its own part, however many
+jobs wait: an ordinary job waits no longer for it than under plain Slurm, and the job keeps its
+place."""
 
 import pytest
 from trainings import ROOT, SMALL_TORCH, Trainings, digits_file

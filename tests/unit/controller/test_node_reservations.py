@@ -131,7 +131,7 @@ def test_nothing_is_reserved_where_nobody_waits(context):
     assert slurm.named("reserve", "requeue") == [("requeue", "1")]
     context.store.end(context.store.open_entries()[0].id, "moved", NOW)
     waits(context, slurm)
-    (update,) = [words for _, words in slurm.named("update") if "TresPerNode" in words]
+    (update,) = [fields for _, fields in slurm.named("update") if "TresPerNode" in fields]
     # As after any move.
     assert update["Nice"] == "-100"
 
@@ -159,7 +159,7 @@ def test_it_is_the_first_in_the_queue_when_its_nodes_are_open(context):
     slurm = Slurm()
     waits(context, slurm)
     names = [call[0] for call in slurm.calls]
-    (update,) = [words for _, words in slurm.named("update") if "Nice" in words]
+    (update,) = [fields for _, fields in slurm.named("update") if "Nice" in fields]
     # One more than the first of those who wait, 900, where its own is 400 without its age.
     assert update["Nice"] == "-501" and update["TresPerNode"] == "gres/gpu:1"
     assert names.index("unreserve") > names.index("update")
@@ -171,7 +171,7 @@ def test_it_is_the_first_in_the_queue_when_its_nodes_are_open(context):
 def test_one_that_does_not_start_has_its_own_priority_again(context):
     slurm = Slurm(starts_after=100)
     waits(context, slurm)
-    assert [words for _, words in slurm.named("update")][-1] == {"Nice": "-100"}
+    assert [fields for _, fields in slurm.named("update")][-1] == {"Nice": "-100"}
     assert decode(context.store.steerings(["1"])["1"]).wrote["Nice"] == "-100"
 
 

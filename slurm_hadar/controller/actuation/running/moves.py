@@ -299,11 +299,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             messages.append(f"job {job.id}: {outcome}")
     if not waiting:
         return messages
-    reserved = {entry.id for entry, _ in waiting if node_reservations.is_for(context, entry)}
-    moved_ids = [job.id for _, job in moved]
-    first = node_reservations.first_priority(context, moved_ids) if reserved else 0
-    reserved = reserved if first else set()
-    least = {job.id: first for entry, job in waiting if entry.id in reserved}
+    least = node_reservations.least_priorities(context, waiting)
     nices = move_priority.restoring_nices(context, waiting, now, least)
     releases, updates = [], []
     for entry, job in waiting:
@@ -325,7 +321,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     answers = _update_errors(context, [job for _, job in waiting], updates, now)
     used = []
     for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
-        if entry.id in reserved and error is None and not release.left:
+        if job.id in least and error is None and not release.left:
             used.append((entry, job))
         else:
             node_reservations.end(context, entry, job)
@@ -340,7 +336,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             outcome, where = (release.left, release.starts) if release.left else done_text(steering)
             context.store.end(entry.id, outcome, now)
             messages.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
-            is_exact = entry.id in reserved or (job.id in nices and nices[job.id].exact)
+            is_exact = job.id in least or (job.id in nices and nices[job.id].exact)
             if not release.left and steering.gpus and not is_exact:
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.

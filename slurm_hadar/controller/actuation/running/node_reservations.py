@@ -8,7 +8,7 @@ the controller die; a Nice that is left is corrected when the move is ended.
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
@@ -34,12 +34,10 @@ def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[
     """Close the nodes of such moves before their jobs are requeued, where others wait: Slurm's
     answers."""
     answers: list[SlurmError | None] = []
-    chosen = {entry.id for entry, _ in moved if is_for(context, entry)}
-    if not (chosen and first_priority(context, [job.id for _, job in moved])):
-        return [None] * len(moved)
+    chosen = least_priorities(context, moved)
     for entry, job in moved:
         try:
-            if entry.id in chosen:
+            if job.id in chosen:
                 nodes = sorted(steering_of(entry.details, 0.0).nodes)
                 context.cluster.reserve(_name(job), nodes)
             answers.append(None)
@@ -48,15 +46,20 @@ def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[
     return answers
 
 
-def first_priority(context: ActionContext, moved: Collection[str]) -> int:
-    """One more than any waiting job has but for the moved ones; 0 where none waits, or where that
-    cannot be read."""
+def least_priorities(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> dict[str, int]:
+    """Job -> the priority that puts it before all others that wait, of those whose nodes are
+    reserved; empty where no other waits, or where that cannot be read."""
+    found = [job.id for entry, job in moved if is_for(context, entry)]
+    if not found:
+        return {}
     try:
         jobs = context.cluster.read_jobs()
     except SlurmError:
-        return 0
-    waiting = [job for job in jobs if job.state is JobState.PENDING and job.id not in moved]
-    return max((job.priority + 1 for job in waiting if not job.held), default=0)
+        return {}
+    ids = {job.id for _, job in moved}
+    others = [job for job in jobs if job.state is JobState.PENDING and job.id not in ids]
+    first = max((job.priority + 1 for job in others if not job.held), default=0)
+    return dict.fromkeys(found, first) if first else {}
 
 
 def give(
