@@ -45,12 +45,14 @@ def unchanged_partitions(
     config: Config, rules: AccountingLimits, observation: Observation
 ) -> dict[str, list[int] | None]:
     """Partitions of ``partitions.groups`` in which jobs stay as typed -> marks of the users whose
-    jobs do, None: all. Those that differ from their members, and those for which associations of
-    the accounting database stand."""
-    groups = config.partitions.groups
-    found: dict[str, list[int] | None] = dict.fromkeys(
-        unlike_groups(groups, observation.partitions)
-    )
+    jobs do, None: all. Those that differ from their members, those of which a member is not UP,
+    and those for which associations of the accounting database stand."""
+    groups, there = config.partitions.groups, observation.partitions
+    found: dict[str, list[int] | None] = dict.fromkeys(unlike_groups(groups, there))
+    # Slurm leaves one that is DRAIN or INACTIVE out of the list of a new job without a word.
+    for name, members in groups.items():
+        if not all(one not in there or there[one].up for one in members):
+            found[name] = None
     for name, members in groups.items():
         users = rules.users_bound_to((name, *members))
         if users is None or len(users) > _MOST_USERS:

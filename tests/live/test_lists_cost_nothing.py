@@ -102,6 +102,21 @@ def test_its_list_comes_back_with_the_partition(box):
     assert set(shown(box, mine, "%P").split(",")) == TYPES
 
 
+@pytest.mark.parametrize("state", ["DRAIN", "INACTIVE"])
+def test_a_short_drain_before_the_first_tick_of_a_job_costs_it_no_type(box, state):
+    """Slurm leaves such a partition out of the list of a new job, as if its owner had not named
+    it."""
+    ready(box)
+    filled(box, "v100", "p100", "k80")
+    box.run("scontrol", "update", "PartitionName=k80", f"State={state}")
+    typed(box, "hadar", "tick")
+    mine = typed(box, "hbatch", "-p", "gpu", "--gres=gpu:1", *WORDS, text=SCRIPT)
+    assert shown(box, mine, "%P") == "gpu"
+    box.run("scontrol", "update", "PartitionName=k80", "State=UP")
+    typed(box, "hadar", "tick")
+    assert set(shown(box, mine, "%P").split(",")) == TYPES
+
+
 def test_without_its_group_a_list_becomes_what_its_owner_typed(box):
     ready(box)
     filled(box, "v100", "p100", "k80")
