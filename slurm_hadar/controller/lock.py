@@ -119,14 +119,19 @@ def only_one(folder: Path, wait_s: float) -> Iterator[None]:
 def rival(config: Config, now: float) -> str | None:
     """The host of another controller that is alive; None when we may act. Raises HadarError where
     the exchange folder does not answer."""
+    return rival_in(newest_heartbeat(config), me(config), now)
+
+
+def newest_heartbeat(config: Config) -> Heartbeat | None:
+    """What the exchange folder shows; None where nothing is to be believed. Raises HadarError where
+    the folder does not answer."""
     try:
         ensure_answers(str(config.site.exchange_dir))
     except OSError as error:
         raise HadarError(
             f"exchange folder {config.site.exchange_dir}: {error.strerror}; see its file system"
         ) from None
-    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    return rival_in(beat, me(config), now)
+    return read_heartbeat(config.site.exchange_dir, config.controller_uid)
 
 
 def rival_in(beat: Heartbeat | None, who: Who, now: float) -> str | None:
@@ -208,16 +213,10 @@ def say_stopped(config: Config) -> None:
             write_heartbeat(folder, STOPPED, beat.interval_s, writer=Writer(who.identity))
 
 
-def takes_over(config: Config, now: float) -> bool:
-    """Whether this controller was not the last to act, or long ago: then another one may be about
-    to take over as well, and the heartbeat is looked at once more after a while."""
-    beat = read_heartbeat(config.site.exchange_dir, config.controller_uid)
-    return takes_over_from(beat, me(config), now)
-
-
 def takes_over_from(beat: Heartbeat | None, who: Who, now: float) -> bool:
-    """Whether ``who`` takes over from who wrote ``beat``; see :func:`takes_over`. Where there is no
-    heartbeat two may begin at once."""
+    """Whether ``who`` was not the last to act, by the last heartbeat, or long ago: then another one
+    may be about to take over as well, and the heartbeat is looked at once more after a while. Where
+    there is none two may begin at once."""
     return beat is None or not who.wrote(beat) or not is_fresh(beat, now)
 
 

@@ -35,17 +35,9 @@ from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAns
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
-from slurm_hadar.controller.journal.state_errors import heartbeat_error
 from slurm_hadar.controller.journal.store import Store
+from slurm_hadar.controller.leadership import Leadership
 from slurm_hadar.controller.learning import NO_TIME, Learning
-from slurm_hadar.controller.lock import (
-    SETTLE_S,
-    me,
-    rival,
-    stop_file_exists,
-    taken_over,
-    takes_over,
-)
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observer import Observer
@@ -57,14 +49,11 @@ from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.domain.job import Job
-from slurm_hadar.exchange.heartbeat import Writer, read_heartbeat, write_heartbeat
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
 
 _KEEP_S = 30 * 86400.0
 """How long closed entries of the journal are kept."""
-_ANOTHER = "another_acted"
-"""Under this name the store keeps that another controller acted, until a tick has taken over."""
 _LOOK_AGAIN_S = 5.0
 """Where Slurm takes longer to show all, a tick looks once, and moves that are ripe wait for the
 next."""
@@ -123,12 +112,11 @@ class Controller:
         self.gpus = self.learning.gpus
         self._has_capacity = True
         self._read_s = 0.0
-        self._another_acted: bool | None = None
-        """None: that was not looked at yet."""
+        self._leadership = Leadership(config, store, sleep)
         self._announcements = Announcements(config, store, self.rules)
         self.backoff = Backoff(config, cluster.traffic, store)
         self.process = ""
-        """Of a daemon: see :class:`Writer`."""
+        """Of a daemon: see :class:`slurm_hadar.exchange.heartbeat.Writer`."""
 
     def tick(self) -> TickReport:
         """One pass. In observe mode, under the stop file or beside another controller that acts,
@@ -142,51 +130,19 @@ class Controller:
                 raise
 
     def _tick(self) -> TickReport:
-        other = rival(self.config, self._clock())
-        self._announcements.after_another = self._after_another()
-        another_acted = self._note_who_acted()
-        if other is not None:
-            why = f"a controller on {other} is active; running read-only"
-            return self._pass(_Mode(False), self._announcements.of_changes(why))
-        why_not = self._why_not()
-        may_act = not why_not
-        mode = "act" if may_act else "observe"
-        folder = self.config.site.exchange_dir
-        took_over = may_act and takes_over(self.config, self._clock())
-        self._observer.took_over |= took_over
-        writer = Writer(me(self.config).identity, self.process)
-        if another_acted:
-            # The heartbeat that tells it is replaced now, and this tick may fail.
-            with self.store.readable_errors():
-                self.store.keep_policy_state(_ANOTHER, {"acted": True})
-        try:
-            write_heartbeat(folder, mode, self.backoff.interval_s, self._has_capacity, writer)
-        except OSError as error:
-            raise heartbeat_error(folder, error) from None
-        if took_over:
-            self._sleep(SETTLE_S)
-            other = rival(self.config, self._clock())
-            if other is not None:
-                why = f"a controller on {other} took over at the same time; running read-only"
-                return self._pass(_Mode(False), self._announcements.of_changes(why))
+        turn = self._leadership.begin(
+            self._clock, self.backoff.interval_s, self._has_capacity, self.process
+        )
+        self._announcements.after_another = turn.host_changed
+        self._observer.took_over = turn.took_over
+        if turn.took_over and not turn.why_not:
             self._observer.folder.remove_unfinished()
-        report = self._pass(_Mode(may_act), self._announcements.of_changes(why_not))
+        report = self._pass(_Mode(not turn.why_not), self._announcements.of_changes(turn.why_not))
+        if not turn.alone:
+            return report
         jobs = report.observation.jobs.values()
         tidied = self._observer.folder.tidy(jobs, self._clock(), self._seen_since)
         return replace(report, notices=(*report.notices, *tidied))
-
-    def _after_another(self) -> bool:
-        beat = read_heartbeat(self.config.site.exchange_dir, self.config.controller_uid)
-        return beat is not None and beat.host != me(self.config).host
-
-    def _note_who_acted(self) -> bool:
-        """Look whether another controller may have changed jobs since this one did so last."""
-        beat = read_heartbeat(self.config.site.exchange_dir, self.config.controller_uid)
-        acted = beat is not None and beat.mode != "observe" and not me(self.config).wrote(beat)
-        with self.store.readable_errors():
-            acted = acted or bool(self.store.policy_state(_ANOTHER))
-        self._another_acted = self._observer.took_over = acted
-        return acted
 
     def _seen_since(self, time_s: float) -> list[str]:
         with self.store.readable_errors():
@@ -195,25 +151,8 @@ class Controller:
 
     def plan(self) -> TickReport:
         """What a tick would do and why; nothing is changed and nothing is kept."""
-        self._note_who_acted()
+        self._observer.took_over = self._leadership.look()
         return self._pass(_Mode(False, keep=False), ())
-
-    def _why_not(self) -> str:
-        """Why nothing may be changed, by the site's word; empty where it may."""
-        if self.config.site.mode != "act":
-            return "observe mode: nothing is changed (site.mode)"
-        stop = self.config.guards.stop_file
-        try:
-            stopped = stop_file_exists(self.config)
-        except OSError as error:
-            return f"{stop} cannot be looked for ({error.strerror}): nothing is changed"
-        return f"{stop} exists: nothing is changed" if stopped else ""
-
-    def _stopped(self) -> str:
-        """Why nothing more may be sent since the tick began: it may have taken longer than a
-        heartbeat lasts. Empty where all is as it was."""
-        # By the clock that the heartbeat was written with.
-        return taken_over(self.config, time.time()) or self._why_not()
 
     def _pass(self, mode: _Mode, announced: tuple[str, ...]) -> TickReport:
         with self.store.readable_errors():
@@ -233,7 +172,7 @@ class Controller:
             late = reconciliation.reconcile(self.store, observation, self.config.moving.commit_s)
             messages += self._announcements.of_cluster(observation)
         # Reading may have taken longer than a heartbeat lasts.
-        stopped = self._stopped() if mode.may_act else ""
+        stopped = self._leadership.stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
             self._keep_anothers()
@@ -261,10 +200,9 @@ class Controller:
             if mode.may_act and not stopped:
                 places = lent_places.as_state(changes.places.memory)
                 self.store.keep_policy_state(lent_places.NAME, places)
-                if self._another_acted:
-                    self.store.keep_policy_state(_ANOTHER, {})
+                self._leadership.has_acted()
         result = Sent()
-        stopped = stopped or (self._stopped() if mode.may_act else "")
+        stopped = stopped or (self._leadership.stopped() if mode.may_act else "")
         if stopped:
             messages.append(f"nothing more is sent: {stopped}")
         elif mode.may_act:
@@ -297,8 +235,8 @@ class Controller:
 
     def observe(self) -> Observation:
         """One bulk query of each kind, and the jobs' own files."""
-        if self._another_acted is None:
-            self._note_who_acted()
+        if self._leadership.another_acted is None:
+            self._observer.took_over = self._leadership.look()
         return self._observer.observe(self._clock())
 
     def _keep_anothers(self) -> None:
@@ -316,7 +254,7 @@ class Controller:
             observation.nodes,
             self._clock,
             self.rules.ages,
-            lambda: taken_over(self.config, time.time()),
+            self._leadership.taken_over,
             self.rules.requeue_delay_s,
         )
 
@@ -389,7 +327,7 @@ class Controller:
 
     def _lent(self) -> lent_places.Memory:
         memory = lent_places.remembered(self.store.policy_state(lent_places.NAME))
-        return lent_places.after_another(memory) if self._another_acted else memory
+        return lent_places.after_another(memory) if self._leadership.another_acted else memory
 
     def _with_requeues(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
@@ -454,7 +392,7 @@ class Controller:
             expected |= held_idle.details(action, tick.idle)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
         settled = moves.settle(
-            context, observation.jobs, self._sleep, self._stopped, self._obstacles_now
+            context, observation.jobs, self._sleep, self._leadership.stopped, self._obstacles_now
         )
         return Sent(
             (*(message for result in sent for message in result.messages), *settled),
