@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar import config
 from slurm_hadar.exchange.progress import FASTEST, SLOWEST
-from slurm_hadar.profiles import rates as rating
+from slurm_hadar.profiles import rate_blocks
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER, MeasuredStore, RateSample
 from slurm_hadar.profiles.measured_correction import SURE_S
 from slurm_hadar.profiles.rates import Rates, open_rates
@@ -357,7 +357,7 @@ def test_many_jobs_at_once() -> None:
 
 
 def remembered(rates: Rates) -> list[int]:
-    return [len(value) for value in vars(rates).values() if isinstance(value, Recent)]
+    return [len(value) for value in vars(rates._blocks).values() if isinstance(value, Recent)]
 
 
 def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
@@ -375,7 +375,7 @@ def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
 
 
 def test_a_great_many_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rating, "_MOST_CACHED", 20)
+    monkeypatch.setattr(rate_blocks, "_MOST_CACHED", 20)
     rates = Rates()
     for number in range(200):
         found = rates.rates(f"~job{number}", 8, TYPES, COUNTS, uid=number % 5)[0]
