@@ -167,7 +167,7 @@ def _become(user):
 def _run(program):
     """Run a program and end as Python would, but leave the memory to the kernel: to take apart all
     that is imported costs more CPU time than most of the programs."""
-    code = 0
+    code: str | int = 0
     try:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as left:

@@ -216,11 +216,12 @@ def jobs(count: int, seed: int, more: Mapping[str, list[str | None]]) -> list[Su
 
 
 class _Maker:
-    counts = (0, 1, 1, 2, 2, 3, 4)
+    counts: tuple[int, ...] = (0, 1, 1, 2, 2, 3, 4)
     """Options of a submit."""
     faulty = 0.45
     declares = 0.35
     declared = tuple(DECLARED)
+    ours: tuple[list[str], ...]
     ours = (["--hadar-model=m"], ["--hadar-checkpoint", "yes"], ["--hadar-off"],
             ["--hadar-types", "any"])  # fmt: skip
 

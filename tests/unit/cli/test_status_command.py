@@ -157,9 +157,13 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     assert fault.endswith(" failed: the heartbeat cannot be written")
     heard = []
     report = SimpleNamespace(state="RUNNING")
+
+    def of_controller(*given):
+        heard.append(given)
+        return report
+
     monkeypatch.setattr(
-        "slurm_hadar.controller.presentation.job_report.of_controller",
-        lambda *given: heard.append(given) or report,
+        "slurm_hadar.controller.presentation.job_report.of_controller", of_controller
     )
     doctor._report(site, "7")
     assert heard == [(controller, "7", fault)], "hadar doctor says the same"

@@ -111,7 +111,7 @@ def test_only_an_operator_goes_past_limits(rights):
     AccountingLimits(slurm, site).begin_tick(NOW)
 
 
-def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often():
+def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often(monkeypatch):
     slurm = Slurm()
     rules = AccountingLimits(slurm, config())
 
@@ -119,7 +119,8 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
         slurm.asked += 1
         raise SlurmError("sacctmgr gave no answer within 30 s; slurmdbd may be busy or down")
 
-    answers, slurm.read_limits = slurm.read_limits, read_limits
+    answers = slurm.read_limits
+    monkeypatch.setattr(slurm, "read_limits", read_limits)
     rules.read(NOW)
     (said,) = rules.news({})
     known = rules.faults
@@ -132,11 +133,12 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
     for later in range(10, 1000, 10):
         rules.read(NOW + later)
     assert slurm.asked == 5 and rules.news(known) == []
-    slurm.read_limits, slurm.limits = answers, AccountLimits()
+    monkeypatch.setattr(slurm, "read_limits", answers)
+    slurm.limits = AccountLimits()
     rules.read(NOW + 3000)
     assert rules.news(known) == ["limits of the accounting database are read again"]
     assert rules.faults == {} and rules.news({}) == []
-    slurm.read_limits = read_limits
+    monkeypatch.setattr(slurm, "read_limits", read_limits)
     rules.read(NOW + 6000)
     assert "limits that it gave before hold on" in rules.news({})[0]
 
@@ -253,13 +255,18 @@ def test_more_than_an_operator_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
-def test_what_slurm_hides_is_known_at_the_next_tick(rights):
+def test_what_slurm_hides_is_known_at_the_next_tick(rights, monkeypatch):
     """``PrivateData`` holds from ``scontrol reconfigure`` on; nothing is asked twice in a tick."""
     slurm = Slurm(limits=AccountLimits())
     site = config(f'[site]\nrights = "{rights}"\n')
     rules = AccountingLimits(slurm, site)
     asked = []
-    slurm.read_config = lambda: asked.append(1) or slurm.settings
+
+    def read_config():
+        asked.append(1)
+        return slurm.settings
+
+    monkeypatch.setattr(slurm, "read_config", read_config)
     rules.begin_tick(NOW)
     rules.read(NOW + 5)
     assert not rules.private and len(asked) == 1

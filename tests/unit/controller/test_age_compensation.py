@@ -179,15 +179,15 @@ def test_nothing_is_sent_where_slurm_counts_all_ages_soon(store, tmp_path, lag_s
     assert (slurm.partition == LIST) is sent and ("1" in done.refused) is not sent
 
 
-def test_nothing_is_sent_where_slurm_does_not_tell_the_ages(store, tmp_path):
+def test_nothing_is_sent_where_slurm_does_not_tell_the_ages(store, tmp_path, monkeypatch):
     slurm = Slurm()
-    slurm.read_priorities = dict
+    monkeypatch.setattr(slurm, "read_priorities", dict)
     assert "1" in tick(slurm, store, tmp_path)[0].refused
 
     def fails():
         raise SlurmError("sprio gave no answer within 30 s", retry=True)
 
-    slurm.read_priorities = fails
+    monkeypatch.setattr(slurm, "read_priorities", fails)
     done, _ = tick(slurm, store, tmp_path)
     assert done.messages[0].startswith("the lists of 1 jobs stay: their ages are not known: sprio")
     assert slurm.partition == "gpu" and slurm.observation == []

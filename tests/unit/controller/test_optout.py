@@ -54,7 +54,7 @@ def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
         read_jobs=lambda *_, **__: [waits],
         slurm_version=(24, 11, 5),
         notes=[],
-        apply=lambda changes: [sent.append(one) for one in changes],
+        apply=lambda changes: list(map(sent.append, changes)),
     )
     monkeypatch.setattr(jobs, "load_to_ask", lambda _: config())
     monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
@@ -103,7 +103,7 @@ def one_job(monkeypatch):
             read_config=lambda: settings or {},
             read_nodes=lambda: [Node("v1", {"v100": 4}), Node("k1", {"k80": 8})],
             read_partitions=list,
-            apply=lambda changes: [sent.append(one) for one in changes],
+            apply=lambda changes: list(map(sent.append, changes)),
         )
         monkeypatch.setattr(jobs, "load_to_ask", lambda _: site or config())
         monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)

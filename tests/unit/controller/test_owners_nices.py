@@ -96,7 +96,7 @@ def test_where_a_nice_would_release_it_a_held_job_keeps_it():
     assert nices(replace(WAITS, **OUT), ages=False) == [{"Nice": "0"}]
 
 
-def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path):
+def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path, monkeypatch):
     store = Store.open(tmp_path)
     for id_, ours in (("1", AGED), ("2", Steering(was={"Partition": "gpu"})), ("3", AGED)):
         store.keep_steering(id_, merge("", ours))
@@ -114,7 +114,7 @@ def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path
     )
     site = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}"\n')
     observer = Observer(site, cluster, store, 0, racks=False)
-    observer.rules.read = lambda _: None
+    monkeypatch.setattr(observer.rules, "read", lambda _: None)
     shown = observer.observe(NOW)
     assert set(shown.steering) == {"1"}
     assert [dict(a.fields) for a in given_back(shown, {})] == [{"Nice": "0"}]
@@ -150,7 +150,7 @@ def test_optout_releases_no_job(monkeypatch, kind, held):
         read_config=lambda: {"PriorityType": f"priority/{kind}"},
         slurm_version=(22, 5, 8),
         notes=[],
-        apply=lambda changes: [sent.append(update) for update in changes],
+        apply=lambda changes: list(map(sent.append, changes)),
     )
     monkeypatch.setattr(commands, "load_to_ask", lambda _: config())
     monkeypatch.setattr(commands, "cluster_of", lambda _: slurm)

@@ -21,6 +21,7 @@ from hand_made import (
     running,
 )
 from hand_made import job as any_job
+from looking import Looking
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
@@ -36,7 +37,6 @@ from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store as kept_fields
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -206,9 +206,9 @@ def viewed(tmp_path, jobs, state=None, steering=None, partitions=None):
     with closing(Store.open(tmp_path / "state")) as store:
         store.keep_policy_state("exchange", state or {})
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW), queries=Counter())
-        controller = Controller(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller = Looking(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
         shown = observation(jobs, FULL, steering=steering or {}, partitions=partitions)
-        controller.observe = lambda: shown
+        controller.shown = shown
         controller.plan()
     return views[0].jobs
 
@@ -584,8 +584,8 @@ def test_only_an_operator_exchanges_and_under_multifactor_only(tmp_path, rights,
         return dictate(view, {"2": {"v100": 1}}), memory
 
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Controller(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
-        controller.observe = lambda: shown
+        controller = Looking(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller.shown = shown
         controller.rules.read(NOW)
         sent = controller.plan().diff.of(Kind.HINT)
     assert {a.job.id for a in sent if "Nice" in a.fields} == ({"1", "2"} if exchanges else set())

@@ -174,7 +174,7 @@ def test_an_optout_gives_the_owners_partition_with_features_of_the_types(known):
     # A second one leaves it so, and what hadar set makes of it knows whose features these are.
     back = waiting(left, known, partitions=("gpu",), features="v100|k80", comment=comment)
     by_feature = replace(known, was={**known.was, "Features": ""})
-    fields = ordinary(back, by_feature, NOW, SITE).fields
+    fields = dict(ordinary(back, by_feature, NOW, SITE).fields)
     assert "Features" not in fields and fields.get("Partition", "gpu") == "gpu"
     again = declaration.parse(["off=no", "types=k80"], "job 1", left)
     target = look(observation([replace(back, declaration=again)]), SITE).schedulable["1"]

@@ -1,6 +1,7 @@
 """A job that its owner opens to other GPU types later."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ ANY = Declaration(types=("any",))
 
 
 def job(declared=K80, state=JobState.PENDING, **more):
-    usual = {"features": "k80", "partitions": ("gpu",)}
+    usual: dict[str, Any] = {"features": "k80", "partitions": ("gpu",)}
     usual["request"] = GpuRequest(per_node={UNTYPED: 1})
     return Job("1", 1, 7, "ann", "x", state, state.name, declaration=declared, **{**usual, **more})
 

@@ -495,8 +495,8 @@ def test_the_help_is_that_of_hbatch(
     # that a user's own -C leaves.
     behind = [one.partition("=")[2] for one in wanted.behind]
     if own or "partitions" not in result:
-        listed = {"v100"} if gres == "gpu:v100:2" else {"p", "v100", "a100"}
-        assert not behind or own or set(behind[0].split(",")) == listed
+        types = {"v100"} if gres == "gpu:v100:2" else {"p", "v100", "a100"}
+        assert not behind or own or set(behind[0].split(",")) == types
     else:
         assert behind == [result["partitions"]]
 

@@ -49,7 +49,7 @@ def check(view: View, plan: Plan) -> None:
     assert all(plan.waiting.values())
     left = {"gpus": view.nodes.gpus.astype(float), "cpus": view.nodes.cpus.astype(float)}
     left["mem"] = view.nodes.mem_mb.astype(float)
-    came: list[tuple[int, Mapping[tuple[int, int], int]]] = []
+    came: list[tuple[int, dict[tuple[int, int], int]]] = []
     for job, id_ in enumerate(jobs.ids):
         held = {(node, kind): n for node, kind, n in seats(view, id_)}
         if held and not jobs.movable[job]:

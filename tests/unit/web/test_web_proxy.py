@@ -19,7 +19,7 @@ from benchmarks.page.world import PretendController
 ROOT = os.getuid() == 0
 PROXY = "www-data" if ROOT else ME
 PASSWORD = "secret"  # noqa: S105
-(FIRST, _), (SECOND, _), _ = OTHERS
+FIRST, SECOND, _ = (name for name, _ in OTHERS)
 GUIDE = Path(__file__).parents[3] / "docs" / "web.md"
 
 
