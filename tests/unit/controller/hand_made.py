@@ -9,6 +9,7 @@ from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.observation.observed import Observation, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
@@ -106,6 +107,13 @@ def ordinary(id_="9", **more):
 def running(id_, where, **more):
     """A managed job that runs; ``where``: node -> type -> GPUs."""
     return job(id_, JobState.RUNNING, gpus=where, nodes=tuple(where), node_count=len(where), **more)
+
+
+def request_of(job_, steered, site=None) -> ResourceRequest:
+    """What a job asks for that can be steered."""
+    found = resource_request(job_, steered, site)
+    assert isinstance(found, ResourceRequest), found
+    return found
 
 
 def partitions_of(found):

@@ -132,6 +132,7 @@ def test_a_comment_that_does_not_fit_leaves_the_job_unmanaged():
     assert isinstance(found, str) and "exceed" in found
     room = COMMENT_LIMIT - len(" [hadar1]")
     fits = add(Declaration(), {"comment": "x" * room}, None, lambda: None)
+    assert not isinstance(fits, str)
     assert len(fits.comment) == COMMENT_LIMIT + len("--comment=")
 
 
