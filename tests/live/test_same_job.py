@@ -9,9 +9,10 @@ import re
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from submit_lines import jobs
+from submit_lines import Submit, jobs
 from submit_shell import Shell, load_plugins, moment, nameless, verdict
 
 from slurm_hadar import config
@@ -227,8 +228,9 @@ def test_the_same_words_make_the_same_job(site):
         "deadline": ["now+9hours", "tomorrow+3days"],
     }  # fmt: skip
     cases = jobs(8 * COUNT, SEED, more)
-    wrong, seen = [], Counter()
-    plain, chosen = [], []
+    wrong, seen = [], Counter[str]()
+    plain: list[Any] = []
+    chosen: list[Submit] = []
     while seen["jobs"] < COUNT:
         some, cases = cases[:AT_ONCE], cases[AT_ONCE:]
         # A controller that acts is alive: hbatch makes lists of partitions.

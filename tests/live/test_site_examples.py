@@ -28,7 +28,7 @@ def test_all_but_the_smallest_say_what_their_slurm_conf_has():
 
 def said(path):
     """The lines of slurm.conf in an example's comments: keyword -> list of settings."""
-    found = {"NodeName": [], "PartitionName": []}
+    found: dict[str, list[dict[str, str]]] = {"NodeName": [], "PartitionName": []}
     for line in path.read_text().splitlines():
         words = dict(word.split("=", 1) for word in line.removeprefix("#").split() if "=" in word)
         for keyword, lines in found.items():

@@ -419,6 +419,7 @@ def test_what_keeps_a_list_as_it_is_can_be_said():
     near = job("2", declaration=None, partitions=("v100",), priority=1000, submit_s=SINCE)
     for others, stays in (([near], {"1"}), ([replace(near, priority=2000)], set())):
         observed = replace(observation([mine, *others]), age=AGE, keeps_ages=True)
+        found: set[str]
         shown, found = look(observed, SITE), set()
         hints(shown, dictate(shown.view, {}), HintInput(observed, SITE), {}, found)
         assert found == stays

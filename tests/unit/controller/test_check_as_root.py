@@ -175,7 +175,7 @@ def test_where_root_may_not_take_a_users_rights_they_are_unknown(
     folders(place)
     (place / "log").mkdir()
     known = site(place, f'[log]\nfile = "{place}/log/hadar.log"\n')
-    given = {name: [] for name in ("setgroups", "setegid", "seteuid")}
+    given: dict[str, list[object]] = {name: [] for name in ("setgroups", "setegid", "seteuid")}
     before = os.getgroups(), os.getegid(), os.geteuid()
 
     def refuses(name, real):

@@ -278,7 +278,7 @@ def reports_of(folder, id_, uid):
         try:
             os.setgid(uid)
             os.setuid(uid)
-            said = []
+            said: list[str] = []
             Exchange(folder, id_, None, said.append).tell(report(id_))
             os._exit(len(said))
         except BaseException:

@@ -351,7 +351,7 @@ class Asked:
 def settled(context, cluster, clock, known=None):
     number = context.store.begin("1", "move", "asked", NOW, TO_V100)
     context.store.advance(number, "requeued", NOW)
-    slept = []
+    slept: list[float] = []
     said = settle(replace(context, cluster=cluster, clock=clock), known or {}, slept.append)
     return said, slept, cluster.traffic.queries["jobs"]
 
@@ -776,7 +776,7 @@ def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(context):
 def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
     """Slurm starts the job as it was, and it would have gone by GPUs that it never got."""
 
-    sent = []
+    sent: list[dict[str, str]] = []
 
     class Refusing:
         def apply(self, updates):

@@ -49,6 +49,7 @@ def test_a_request_that_slurm_is_not_given_has_no_command_after_an_optout():
 
 def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
     declared = Declaration(types=("v100",), checkpoint="watch:/x/ck-*", lose=60.0)
+    sent: list[Update]
     waits, sent = job("7", declaration=declared), []
     slurm = SimpleNamespace(
         read_jobs=lambda *_, **__: [waits],
@@ -95,7 +96,7 @@ def one_job(monkeypatch):
     """Set what Slurm shows of the one job; returns the updates that were sent."""
 
     def show(shown, site=None, settings=None):
-        sent = []
+        sent: list[Update] = []
         slurm = SimpleNamespace(
             read_jobs=lambda *_, **__: [shown],
             slurm_version=(24, 11, 5),

@@ -16,6 +16,7 @@ from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.slurm.interface import Update
 
 AGED = Steering(
     was={"Nice": "0", "Partition": "gpu"},
@@ -144,6 +145,7 @@ def test_retire_gives_it_back(monkeypatch, more, ages, managed):
 @pytest.mark.parametrize("kind", ["multifactor", "basic"])
 @pytest.mark.parametrize("held", [True, False])
 def test_optout_releases_no_job(monkeypatch, kind, held):
+    sent: list[Update]
     one, sent = replace(WAITS, **(HELD if held else {})), []
     slurm = SimpleNamespace(
         read_jobs=lambda *_, **__: [one],

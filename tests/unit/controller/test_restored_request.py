@@ -146,6 +146,7 @@ def test_a_job_whose_move_ended_keeps_its_types_though_its_request_cannot_be_rea
 
 def test_a_list_past_its_deadline_is_widened_to_the_accepted_types():
     late = replace(MOVED, wrote={"Partition": "k80"}, until=NOW - 1, ends=NOW)
+    sent: list[dict[str, str]]
     one, sent = waiting(known=late, partitions=("k80",)), []
 
     class Slurm:

@@ -61,6 +61,7 @@ def elastic(draw: st.DrawFn, degenerate: bool = True) -> View:
 
 def check_batches(view: View, plan: object) -> None:
     """Every batch is one of the job's, and it can train with it there unless it did already."""
+    held: dict[int, dict[str, int]]
     batches, held = view.jobs.batches, {}
     assert batches is not None
     for job, _, kind, count in view.jobs.held.tolist():

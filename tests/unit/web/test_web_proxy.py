@@ -105,6 +105,7 @@ def test_each_link_of_each_page_works_below_the_prefix(front):
     _, address = front
     with as_user(address, FIRST) as page:
         assert page.get("/hadar").headers["location"].endswith("/hadar/")
+        seen: set[str]
         seen, left = set(), ["/hadar/"]
         while left:
             path = left.pop()
