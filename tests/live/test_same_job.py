@@ -203,8 +203,8 @@ def _is_equal(plain, ours, key):
 @pytest.fixture
 def site(slurm_prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    options = {"mode": "act", "settings": SETTINGS, "with_accounting": slurm_prefix is None}
-    with Sandbox.up(folder / "box", slurm_prefix=slurm_prefix, **options) as box:
+    options: dict[str, Any] = {"mode": "act", "settings": SETTINGS, "slurm_prefix": slurm_prefix}
+    with Sandbox.up(folder / "box", with_accounting=slurm_prefix is None, **options) as box:
         made = Site(box, folder)
         yield made
         made.shell.close()

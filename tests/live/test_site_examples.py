@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typed
@@ -44,7 +45,7 @@ def layout_of(path):
         names = expand(words["NodeName"])
         kind, count = words.get("Gres", "gpu::0").split(":")[1:]
         features = tuple(f for f in [words.get("Feature", "")] if f and f != kind)
-        cpus = {"cpus": int(words["CPUs"])} if "CPUs" in words else {}
+        cpus: dict[str, Any] = {"cpus": int(words["CPUs"])} if "CPUs" in words else {}
         prefix = re.sub(r"\d+$", "", names[0])
         groups.append(NodeGroup(prefix, len(names), kind, int(count), features=features, **cpus))
     partitions = []

@@ -30,9 +30,8 @@ def sql_in(text):
     """Lines of the texts in a module that are SQL, or a clause of it."""
     if not FIRST.search(text):
         return []
-    nodes = ast.walk(ast.parse(text))
-    texts = [n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return sorted(node.lineno for node in texts if SQL.search(node.value))
+    texts = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant))
+    return sorted(n.lineno for n in texts if isinstance(n.value, str) and SQL.search(n.value))
 
 
 def lint(folder):
