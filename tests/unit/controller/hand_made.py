@@ -1,6 +1,7 @@
 """Domain records made by hand: a small cluster, its jobs, and a tick's decision about them."""
 
 from dataclasses import replace
+from typing import cast
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
@@ -19,6 +20,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.interface import Cluster
 from slurm_hadar.slurm.tres import parse_gpus
 
 NOW = 1_000_000.0
@@ -107,6 +109,11 @@ def ordinary(id_="9", **more):
 def running(id_, where, **more):
     """A managed job that runs; ``where``: node -> type -> GPUs."""
     return job(id_, JobState.RUNNING, gpus=where, nodes=tuple(where), node_count=len(where), **more)
+
+
+def as_cluster(one: object) -> Cluster:
+    """A stand-in that has what a test needs of a cluster."""
+    return cast(Cluster, one)
 
 
 def request_of(job_, steered, site=None) -> ResourceRequest:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
-from hand_made import NOW, config, decide, dictate, hinted, job, look, observation
+from hand_made import NOW, as_cluster, config, decide, dictate, hinted, job, look, observation
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -121,7 +121,7 @@ def tick(slurm, store, tmp_path, *others):
     shown = replace(observation(jobs, steering={"1": known}), age=AGE, keeps_ages=True)
     hints = decide(shown, {}, SITE).of(Kind.HINT)
     aged = age_compensation.need(hints, shown)
-    context = ActionContext(slurm, store, site, clock=lambda: slurm.now)
+    context = ActionContext(as_cluster(slurm), store, site, clock=lambda: slurm.now)
     return age_compensation.send(context, aged, shown, slurm.sleep), aged
 
 
@@ -158,8 +158,8 @@ def test_a_job_with_the_place_of_another_keeps_that(store, tmp_path, dies):
     action = Action(Kind.HINT, one, {"Partition": LIST}, replace(ours, age_lost=True), "it fits")
     shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
     assert age_compensation.need([action], shown) == [action]
-    context = ActionContext(slurm, store, config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n'),
-                            clock=lambda: slurm.now)  # fmt: skip
+    site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
+    context = ActionContext(as_cluster(slurm), store, site, clock=lambda: slurm.now)
     if dies:
         slurm.later = [lambda _: 1 / 0]
         with pytest.raises(ZeroDivisionError):

@@ -656,9 +656,9 @@ def test_a_nice_that_its_owner_set_during_a_move_is_restored(
     move stood there before."""
     details = {**TO_V100, "priority": 1000}
     if moved_before:
-        before = {"was": {"Features": "", "Nice": "0"}, "wrote": {"Features": "k80", "Nice": "-50"}}
-        context.store.keep_steering("1", merge("", Steering(**before)))
-        details |= {"was": before["was"], "wrote": {**before["wrote"], "Nice": str(seen_nice)}}
+        was, wrote = {"Features": "", "Nice": "0"}, {"Features": "k80", "Nice": "-50"}
+        context.store.keep_steering("1", merge("", Steering(was=was, wrote=wrote)))
+        details |= {"was": was, "wrote": {**wrote, "Nice": str(seen_nice)}}
     entry = context.store.begin("1", "move", "asked", NOW - 12, details)
     context.store.advance(entry, "requeued", NOW - 10.5)
     requeued = job(

@@ -6,6 +6,7 @@ import pytest
 from hand_made import (
     CONFIG,
     NOW,
+    as_cluster,
     config,
     job,
     node,
@@ -199,12 +200,12 @@ class Shown:
 
 def test_a_job_on_a_node_that_is_not_shown_means_a_part_of_an_answer():
     here = running("1", {"k1": {"k80": 1}})
-    assert read(Shown([here], nodes()), NOW, CONFIG, 0).jobs == {"1": here}
+    assert read(as_cluster(Shown([here], nodes())), NOW, CONFIG, 0).jobs == {"1": here}
     rest = [one for one in nodes() if one.name != "k1"]
     with pytest.raises(SlurmError, match="job 1 on node k1"):
-        read(Shown([here], rest), NOW, CONFIG, 0)
+        read(as_cluster(Shown([here], rest)), NOW, CONFIG, 0)
     others = replace(here, declaration=None)
-    assert read(Shown([others], rest), NOW, CONFIG, 0).jobs == {"1": others}
+    assert read(as_cluster(Shown([others], rest)), NOW, CONFIG, 0).jobs == {"1": others}
 
 
 @pytest.mark.parametrize(("unknown", "acts"), [(6, False), (4, False), (3, True), (0, True)])
@@ -215,10 +216,10 @@ def test_a_slurmctld_that_has_just_started_is_waited_for(unknown, acts):
     ]
     shown.append(replace(node("k9"), gpus={}, state="UNKNOWN"))
     if acts:
-        assert len(read(Shown([job()], shown), NOW, CONFIG, 0).nodes) == 7
+        assert len(read(as_cluster(Shown([job()], shown)), NOW, CONFIG, 0).nodes) == 7
         return
     with pytest.raises(JustStartedError, match="has just started") as said:
-        read(Shown([job()], shown), NOW, CONFIG, 0)
+        read(as_cluster(Shown([job()], shown)), NOW, CONFIG, 0)
     assert said.value.retry
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hand_made import NOW, config, job, observation, running
@@ -128,7 +129,7 @@ def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path
 def test_retire_gives_it_back(monkeypatch, more, ages, managed):
     one = replace(WAITS, **more) if managed else replace(WAITS, **more, **OUT)
     shown = observation([one], steering={"1": AGED}, priority_returns=ages)
-    controller = SimpleNamespace(
+    controller: Any = SimpleNamespace(
         config=config(),
         rules=SimpleNamespace(begin_tick=lambda _: None, requeue_delay_s=121.0),
         observe=lambda: shown,

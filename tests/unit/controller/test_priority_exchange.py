@@ -11,6 +11,7 @@ import pytest
 from hand_made import (
     NOW,
     RATES,
+    as_cluster,
     config,
     dictate,
     look,
@@ -597,7 +598,7 @@ def test_those_that_move_down_are_sent_before_those_that_move_up(tmp_path):
         slurm = Shown()
         (tmp_path / "exchange").mkdir()
         own = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n')
-        context = ActionContext(slurm, store, own, clock=lambda: NOW)
+        context = ActionContext(as_cluster(slurm), store, own, clock=lambda: NOW)
         send_hints(context, list(reversed(actions())), NOW)
     assert slurm.sent == [("1", {"Nice": "200"}), ("2", {"Nice": "-200"})]
 
@@ -606,7 +607,7 @@ def test_those_that_move_down_go_back_before_those_that_move_up(tmp_path):
     pairs = [*actions(), Action(Kind.HINT, job("3", 500), {"Nice": "5"}, wrote(0, 5), "it waits")]
     with closing(Store.open(tmp_path / "state")) as store:
         slurm = Shown(job("1", 700, nice=200), job("2", 900, nice=-200), job("3", 500, nice=0))
-        confirm(ActionContext(slurm, store, site(), clock=lambda: NOW), pairs, ())
+        confirm(ActionContext(as_cluster(slurm), store, site(), clock=lambda: NOW), pairs, ())
     assert slurm.sent == [("2", {"Nice": "0"}), ("1", {"Nice": "0"})]
 
 
@@ -657,7 +658,7 @@ def actions():
 def confirmed(tmp_path, *jobs, refused=()):
     store = Store.open(tmp_path / "state")
     slurm = Shown(*jobs)
-    context = ActionContext(slurm, store, site(), clock=lambda: NOW)
+    context = ActionContext(as_cluster(slurm), store, site(), clock=lambda: NOW)
     said = confirm(context, actions(), refused).messages
     known = {id_: context.steering_of(job(id_, 1)) for id_ in ("1", "2")}
     store.close()
@@ -666,7 +667,7 @@ def confirmed(tmp_path, *jobs, refused=()):
 
 def left_to_send(*jobs, shown=Shown):
     other = Action(Kind.HINT, job("3", 500), {"Partition": "k80"}, Steering(time=NOW), "its list")
-    context = ActionContext(shown(*jobs), None, site(), clock=lambda: NOW)
+    context = ActionContext(as_cluster(shown(*jobs)), None, site(), clock=lambda: NOW)
     found, sent = unchanged_since_observed(context, [*actions(), other])
     return [action.job.id for action in found], sent
 
@@ -700,7 +701,7 @@ def test_a_nice_that_the_owner_of_a_moved_job_set_since_the_tick_looked_stays(sh
     back = Action(Kind.HINT, moved, {"Nice": "0"}, Steering(time=NOW), "it runs")
     known = shown not in (None, Dead)
     slurm = Dead() if shown is Dead else Shown(*([replace(moved, nice=shown)] if known else []))
-    context = ActionContext(slurm, None, site(), clock=lambda: NOW)
+    context = ActionContext(as_cluster(slurm), None, site(), clock=lambda: NOW)
     found, unsent = unchanged_since_observed(context, [back])
     assert found == ([back] if sent else [])
     assert unsent == Sent(refused=frozenset() if sent else frozenset({"1"}))
@@ -747,7 +748,7 @@ def test_a_look_that_fails_is_said(tmp_path):
             raise SlurmError("slurmctld does not answer")
 
     store = Store.open(tmp_path / "state")
-    said = confirm(ActionContext(Dead(), store, site()), actions(), ()).messages
+    said = confirm(ActionContext(as_cluster(Dead()), store, site()), actions(), ()).messages
     store.close()
     assert "slurmctld does not answer" in said[0]
 

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hand_made import CONFIG, NOW, RATES
@@ -52,4 +53,5 @@ def test_where_the_file_itself_cannot_be_written_the_tick_says_its_own_fault():
     def fails(*_):
         raise sqlite3.OperationalError("database or disk is full")
 
-    tick_fault.keep(SimpleNamespace(keep_policy_state=fails), "x", NOW)
+    full: Any = SimpleNamespace(keep_policy_state=fails)
+    tick_fault.keep(full, "x", NOW)
