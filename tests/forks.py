@@ -167,13 +167,14 @@ def _become(user):
 def _run(program):
     """Run a program and end as Python would, but leave the memory to the kernel: to take apart all
     that is imported costs more CPU time than most of the programs."""
-    code: str | int = 0
+    code = 0
     try:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as left:
-        code = left.code or 0
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
+        if isinstance(left.code, int):
+            code = left.code
+        elif left.code:
+            print(left.code, file=sys.stderr)
             code = 1
     except BaseException:
         traceback.print_exc()
