@@ -171,9 +171,10 @@ def _run(program):
     try:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as left:
-        code = left.code or 0
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
+        if isinstance(left.code, int):
+            code = left.code
+        elif left.code:
+            print(left.code, file=sys.stderr)
             code = 1
     except BaseException:
         traceback.print_exc()

@@ -8,7 +8,8 @@ its fixtures take the time, and so is one of WHOLE.
 
 import ast
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -44,7 +45,7 @@ def option(name: str) -> str:
     return f"--{'deselect' if '::' in name else 'ignore'}={name}"
 
 
-def _slow(times: Counter[str]) -> list[str]:
+def _slow(times: Mapping[str, float]) -> list[str]:
     """``times``: of each test function, s."""
     slow = {name for name, seconds in times.items() if seconds >= LEAST_S}
     functions = Counter(name.partition("::")[0] for name in times)
@@ -55,7 +56,7 @@ def _slow(times: Counter[str]) -> list[str]:
 
 def main() -> None:
     """Print the list."""
-    times: Counter[str] = Counter()
+    times: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(sys.argv[1]).getroot().iter("testcase"):
         path = case.get("classname", "").replace(".", "/") + ".py"
         name = case.get("name", "").partition("[")[0]

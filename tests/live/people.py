@@ -227,7 +227,7 @@ class Site:
 
 def _closed_to(who: pwd.struct_passwd) -> bool:
     """Whether a user may not even start our programs; whatever else goes wrong is no excuse."""
-    argv = [BIN / "hadar", "--version"]
+    argv = [str(BIN / "hadar"), "--version"]
     try:
         done = subprocess.run(
             argv, user=who.pw_uid, group=who.pw_gid, capture_output=True, text=True

@@ -7,6 +7,7 @@ which of them ``import conftest`` finds depends on what pytest has collected bef
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import probed_once
@@ -102,7 +103,7 @@ def make_sandbox(tmp_path: Path) -> Iterator[Callable[..., Sandbox]]:
     need(None)
     made: list[Sandbox] = []
 
-    def make(**options: object) -> Sandbox:
+    def make(**options: Any) -> Sandbox:
         box = Sandbox.up(tmp_path / f"box{len(made)}", **options)
         made.append(box)
         return box

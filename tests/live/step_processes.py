@@ -40,7 +40,7 @@ def task(box, id_, rank):
 
 def copy(box, id_, rank):
     """The process that trains, once its guard has started it."""
-    found = []
+    found: list[int] = []
 
     def there():
         found[:] = task(box, id_, rank)

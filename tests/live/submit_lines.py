@@ -12,7 +12,7 @@ LETTER = {name: letter for letter, name in SHORT.items()}
 VARIABLE = {name: variable for variable, name in ENVIRONMENT.items()}
 
 # What sbatch takes on the sandbox's six nodes with two GPUs each, mostly.
-GOOD = {
+GOOD: Mapping[str, list[str | None]] = {
     "account": ["science", "a_b"],
     "acctg-freq": ["30", "task=10"],
     "array": ["1-3", "0-9%2", "1,5", "0"],
@@ -209,18 +209,19 @@ def submits(count: int, seed: int) -> list[Submit]:
 def jobs(count: int, seed: int, more: Mapping[str, list[str | None]]) -> list[Submit]:
     """``count`` submits of jobs that ask for much and mostly for GPUs, few of them with a fault and
     most declared. ``more``: options' values instead of those that any sandbox takes."""
-    good = {**GOOD, **FULLER, **more}
+    good: dict[str, list[str | None]] = {**GOOD, **FULLER, **more}
     for name in NO_NUMBER:
         del good[name]
     return [_JobMaker(random.Random(f"{seed}/{number}"), good).make() for number in range(count)]
 
 
 class _Maker:
-    counts = (0, 1, 1, 2, 2, 3, 4)
+    counts: tuple[int, ...] = (0, 1, 1, 2, 2, 3, 4)
     """Options of a submit."""
     faulty = 0.45
     declares = 0.35
     declared = tuple(DECLARED)
+    ours: tuple[list[str], ...]
     ours = (["--hadar-model=m"], ["--hadar-checkpoint", "yes"], ["--hadar-off"],
             ["--hadar-types", "any"])  # fmt: skip
 

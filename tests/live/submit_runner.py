@@ -33,7 +33,7 @@ def note(handle: int) -> None:
         os.pwrite(handle, json.dumps(seen).encode(), 0)
         return seen["words"]
 
-    hbatch._decide, submit.Submit.sbatch_arguments = deciding, giving
+    hbatch._decide, submit.Submit.sbatch_arguments = deciding, giving  # type: ignore[method-assign]
 
 
 def run(

@@ -39,7 +39,7 @@ def runs(tmp_path_factory):
     """All clients at once, as they mostly wait: client -> (what its process said, its jobs)."""
     need(None)
     folder = tmp_path_factory.mktemp("clients")
-    settings = {"partitions": {"opt_in": ["opted"]}}
+    settings = {"partitions": {"opt_in": ("opted",)}}
     # Clients make sockets there, whose paths must be short.
     short = tempfile.TemporaryDirectory(prefix="clients-", ignore_cleanup_errors=True)
     with short as scratch, Sandbox.up(folder / "box", LAYOUT, mode="act", settings=settings) as box:

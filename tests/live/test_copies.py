@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import step_processes
@@ -38,7 +39,7 @@ def box(slurm_prefix, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sand
         (NodeGroup("v", 3, "v100", 1), NodeGroup("p", 3, "p100", 1), NodeGroup("k", 2, "k80", 1))
     )
     folder = tmp_path_factory.mktemp("sandbox") / "box"
-    times = {"cred_expire_s": 5, "slurmd_timeout_s": 6, "kill_wait_s": 3}
+    times: dict[str, Any] = {"cred_expire_s": 5, "slurmd_timeout_s": 6, "kill_wait_s": 3}
     box = Sandbox.up(folder, layout, base_rates={}, slurm_prefix=slurm_prefix, **times)
     yield box
     box.down()

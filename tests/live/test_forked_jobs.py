@@ -7,6 +7,7 @@ from trainings import moves_of, start_sandbox
 from slurm_hadar.domain import steering
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
 from slurm_hadar.slurm import pending
+from slurm_hadar.slurm.interface import Update
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -133,6 +134,7 @@ def test_a_job_that_slurm_starts_during_the_tick_keeps_its_nodes(
     # Slurm may start what was requeued within a minute, so that it is not known to wait on.
     samples = 1500
     site, id_ = forked(make_sandbox, tmp_path, samples, slurm_prefix=slurm_prefix, cred_expire_s=30)
+    sent: list[Update]
     apply, sent = site.cluster.apply, []
 
     def late(updates):
@@ -165,6 +167,7 @@ def test_a_controller_that_dies_before_the_second_update_of_a_hint_holds_nothing
 ):
     samples = 1500
     site, id_ = forked(make_sandbox, tmp_path, samples)
+    sent: list[Update]
     apply, sent = site.cluster.apply, []
 
     def last(updates):

@@ -191,7 +191,7 @@ LARGE = ("--gres=gpu:4", "--gpus-per-node=4 -N1", "--gres=gpu:1 -c24", "--gres=g
 
 @pytest.mark.parametrize("nodes_are_known", [True, False])
 def test_what_fits_the_nodes_of_a_slow_type_only_is_not_refused(shell, nodes_are_known):
-    tick = [Path(sys.executable).with_name("hadar"), "tick"]
+    tick = [str(Path(sys.executable).with_name("hadar")), "tick"]
     subprocess.run(tick, env=shell.box.env, check=True, capture_output=True, timeout=60)
     prices = json.loads((shell.box.exchange / "prices.json").read_text())
     assert prices["nodes"]["k80"] == [[4, 32, 256_000]]

@@ -6,6 +6,7 @@ all of them.
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 from slurms import need
@@ -104,7 +105,7 @@ def test_no_job_suffers_where_the_controller_is_stopped_and_goes_on(whole, tmp_p
         [Case(name, then) for name in drawn.sample(names, min(_TRIES, len(names)))]
         for names, then in zip((moves, hints), STALLED, strict=True)
     ]
-    answers = [[] for _ in tried]
+    answers: list[list[Any]] = [[] for _ in tried]
     with trial_sandboxes(tmp_path, 2, stalls=True) as boxes:
         # A busy machine may come to a point by another way, or to none of them once.
         for number in range(2 * _TRIES):

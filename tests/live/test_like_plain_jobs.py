@@ -81,7 +81,7 @@ def factors(site):
     title, *lines = site.admin("sprio", "-l").splitlines()
     # Two columns are called PARTITION, and nothing is in the last one, TRES.
     columns = ["JOBID", "LIST", *title.split()[2:-1]]
-    found = {}
+    found: dict[str, list[dict[str, str]]] = {}
     for line in lines:
         row = dict(zip(columns, line.split(), strict=True))
         found.setdefault(row.pop("JOBID"), []).append(row)

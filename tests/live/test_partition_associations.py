@@ -32,7 +32,7 @@ def bind(site, user, *partitions):
 def test_a_list_that_slurm_refuses_is_submitted_as_typed(site):
     # The controller's last tick does not know of it yet.
     bind(site, ADA, "gpu")
-    words = ("-p", "gpu", "-o", "/dev/null", "--parsable")
+    words: tuple[str, ...] = ("-p", "gpu", "-o", "/dev/null", "--parsable")
     done = site.run(ADA, "hbatch", *words, text=SCRIPT)
     out, err = done.stdout.decode(), done.stderr.decode()
     assert done.returncode == 0 and out.strip().isdigit(), err

@@ -233,6 +233,7 @@ def test_options_in_sbatch_lines_are_the_same_through_hbatch(site, with_spank):
 
 def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
     site.use("cli-filter", "spank", untype=True)
+    words: tuple[str, ...]
     words = ("--hadar-model=m", "--hadar-checkpoint=yes", "--gpus-per-node=v100:1")
     job, said = site.submit(*words, "-C", "v100", "--wrap", "true")
     assert (job["TresPerNode"], job["Features"]) == ("gres:gpu:1", "v100&v100")
@@ -249,6 +250,7 @@ def test_cli_filter_with_spank_for_sbatch_srun_and_salloc(site, with_spank):
 def test_an_opt_in_partition_needs_no_declaration(site):
     partitions = site.config.partitions.model_copy(update={"opt_in": ("gpu",)})
     mine, site.config = site.config, site.config.model_copy(update={"partitions": partitions})
+    words: tuple[str, ...]
     try:
         for plugin in ("job-submit", "cli-filter"):
             site.use(plugin, untype=True)
@@ -364,6 +366,7 @@ def test_types_are_a_list_where_a_partition_stands_for_one_per_type(site, plugin
     path = site.folder / "two.sh"
     path.write_text("#!/bin/sh\n#HADAR types=v100,p100\nexec sleep 60\n")
     words = ("sbatch", "--parsable", "-o", "/dev/null")
+    more: tuple[str, ...]
     for more in (
         ("-p", "gpu", "--gres=gpu:2"),
         ("--gres=gpu:2",),

@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import Any
 
 import pytest
 from slurms import need
@@ -119,7 +120,7 @@ def test_every_request_runs_as_with_sbatch(site):
         (opted_in, ("job-submit",), REQUESTS[::2]),
         (opted_in, ("cli-filter",), REQUESTS[1::2]),
     )
-    found = {request: [] for request in REQUESTS}
+    found: dict[str, list[Any]] = {request: [] for request in REQUESTS}
     for way, plugins, requests in ways:
         if plugins:
             load_plugins(site.box, site.config, *plugins)

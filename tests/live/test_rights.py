@@ -65,7 +65,7 @@ def close(site):
 def actions(site):
     """What would be done to each job: job -> kinds of action."""
     result = json.loads(site(HADAR, "hadar", "plan", "--json"))["result"]
-    found = {}
+    found: dict[str, list[str]] = {}
     for action in result["actions"]:
         found.setdefault(action["job"], []).append(action["kind"])
     return found

@@ -9,9 +9,10 @@ import re
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from submit_lines import jobs
+from submit_lines import Submit, jobs
 from submit_shell import Shell, load_plugins, moment, nameless, verdict
 
 from slurm_hadar import config
@@ -202,8 +203,8 @@ def _is_equal(plain, ours, key):
 @pytest.fixture
 def site(slurm_prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    options = {"mode": "act", "settings": SETTINGS, "with_accounting": slurm_prefix is None}
-    with Sandbox.up(folder / "box", slurm_prefix=slurm_prefix, **options) as box:
+    options: dict[str, Any] = {"mode": "act", "settings": SETTINGS, "slurm_prefix": slurm_prefix}
+    with Sandbox.up(folder / "box", with_accounting=slurm_prefix is None, **options) as box:
         made = Site(box, folder)
         yield made
         made.shell.close()
@@ -227,8 +228,9 @@ def test_the_same_words_make_the_same_job(site):
         "deadline": ["now+9hours", "tomorrow+3days"],
     }  # fmt: skip
     cases = jobs(8 * COUNT, SEED, more)
-    wrong, seen = [], Counter()
-    plain, chosen = [], []
+    wrong, seen = [], Counter[str]()
+    plain: list[Any] = []
+    chosen: list[Submit] = []
     while seen["jobs"] < COUNT:
         some, cases = cases[:AT_ONCE], cases[AT_ONCE:]
         # A controller that acts is alive: hbatch makes lists of partitions.

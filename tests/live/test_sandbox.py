@@ -323,8 +323,8 @@ def test_when_a_part_does_not_start_nothing_stays(tmp_path, slurm_prefix):
         for tool in folder.iterdir():
             if tool.name.startswith("s") and tool.name != "slurmd":
                 (broken / name / tool.name).symlink_to(tool)
-    for folder in ("bin", "sbin"):
-        (broken / folder / "slurmd").symlink_to("/bin/false")
+    for name in ("bin", "sbin"):
+        (broken / name / "slurmd").symlink_to("/bin/false")
     with pytest.raises(HadarError, match=r"slurmd did not start[\s\S]*last lines of"):
         Sandbox.up(tmp_path / "box", SMALL, slurm_prefix=broken)
     box = Sandbox.attach(tmp_path / "box")

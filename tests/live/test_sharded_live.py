@@ -139,7 +139,7 @@ def test_a_model_in_shards_is_moved_to_another_number_of_processes(site):
     assert "(attempt 2, 3 GPUs)" in said, said
     moves = [entry for entry in site.history(id_) if entry.kind == "move"]
     assert len(moves) == 1 and moves[0].shown, moves
-    read = Counter()
+    read: Counter[tuple[int, int]] = Counter()
     for path in folder.glob("read.*"):
         for line in path.read_text().splitlines():
             epoch, *which = map(int, line.split())

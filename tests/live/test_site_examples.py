@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typed
@@ -28,7 +29,7 @@ def test_all_but_the_smallest_say_what_their_slurm_conf_has():
 
 def said(path):
     """The lines of slurm.conf in an example's comments: keyword -> list of settings."""
-    found = {"NodeName": [], "PartitionName": []}
+    found: dict[str, list[dict[str, str]]] = {"NodeName": [], "PartitionName": []}
     for line in path.read_text().splitlines():
         words = dict(word.split("=", 1) for word in line.removeprefix("#").split() if "=" in word)
         for keyword, lines in found.items():
@@ -44,7 +45,7 @@ def layout_of(path):
         names = expand(words["NodeName"])
         kind, count = words.get("Gres", "gpu::0").split(":")[1:]
         features = tuple(f for f in [words.get("Feature", "")] if f and f != kind)
-        cpus = {"cpus": int(words["CPUs"])} if "CPUs" in words else {}
+        cpus: dict[str, Any] = {"cpus": int(words["CPUs"])} if "CPUs" in words else {}
         prefix = re.sub(r"\d+$", "", names[0])
         groups.append(NodeGroup(prefix, len(names), kind, int(count), features=features, **cpus))
     partitions = []

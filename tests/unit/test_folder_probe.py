@@ -44,7 +44,7 @@ def test_a_folder_that_hangs_is_left_after_one_timeout_and_then_alone(tmp_path):
         with pytest.raises(Unanswered):
             asked(str(folder), lambda: str(Path(folder).stat()).encode(), 1.0)
         assert time.monotonic() - began < LONG_S
-        looked = []
+        looked: list[bytes] = []
         for again in (lambda: ensure_answers(str(folder)), lambda: asked(str(folder), looked.pop)):
             with pytest.raises(Unanswered):
                 again()
@@ -95,7 +95,7 @@ def test_the_programs_of_a_node_end_beside_a_hung_folder(tmp_path, name, managed
 def test_an_unmanaged_job_does_not_even_begin_to_look(tmp_path):
     path = program("task_prolog", tmp_path)
     program_text = path.read_text()
-    cases = (
+    cases: tuple[tuple[dict[str, str], bool], ...] = (
         ({}, False),
         ({"SLURM_JOB_PARTITION": "gpu"}, False),
         ({"HADAR_EXCHANGE": "/x"}, True),
@@ -138,7 +138,7 @@ def test_ticks_end_with_a_sentence_and_the_daemon_at_a_signal(tmp_path):
 def test_a_training_goes_on_where_the_server_of_its_exchange_folder_is_gone(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("HADAR_EXCHANGE", str(tmp_path / "x"))
-    said = []
+    said: list[str] = []
     with gone(tmp_path / "x"):
         with pytest.raises(OSError, match="not connected"):
             (tmp_path / "x").stat()

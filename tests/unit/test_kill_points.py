@@ -130,7 +130,7 @@ def test_a_tick_that_comes_when_all_trainings_are_over_is_not_the_one_to_kill(
     over = Found(touches=[touch("controller/actuation/running/moves.py advance", "UPDATE")])
     moves = Found(touches=[touch("controller/actuation/running/moves.py _release", "UPDATE")])
     assert has_moved(moves) and not has_moved(over)
-    answers = []
+    answers: list[Found] = []
     boxes = TrialSandboxes(tmp_path, 1, "user")
     monkeypatch.setattr(boxes, "run", lambda cases: [(case, answers.pop(0)) for case in cases])
     for ticks, found, left in (

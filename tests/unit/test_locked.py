@@ -24,7 +24,7 @@ def pins(name):
     entries = ENTRY.findall(text)
     # Nothing in it is without a hash.
     assert "".join(ENTRY.sub("", text).split()) == ""
-    found = {}
+    found: dict[str, list[tuple[str, list[str]]]] = {}
     for one, release, hashes in entries:
         found.setdefault(one.lower(), []).append(
             (release, re.findall("sha256:[0-9a-f]{64}", hashes))

@@ -1,6 +1,7 @@
 """The analysis of the benchmark of opting in: runs made by hand, each answer known."""
 
 import json
+from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
 
@@ -305,7 +306,7 @@ def test_one_bad_run_among_many_is_a_wide_error_and_the_job_ahead_is_named():
 
 
 def test_runs_of_one_share_differ_in_order_and_file():
-    args = SimpleNamespace(
+    args = Namespace(
         what="mix", seeds=[1], jobs=48, minutes=3.0, scale=1.0, fastest_first=False, plain=2,
         shares=[10, 50, 10, 10],
     )  # fmt: skip
@@ -503,9 +504,7 @@ def test_a_job_that_started_on_a_slow_type_with_a_faster_one_free():
 
 
 def test_fastest_first_gives_each_type_a_weight_in_that_order():
-    args = SimpleNamespace(
-        what="mix", seeds=[1], jobs=3, minutes=1.0, scale=1.0, plain=1, shares=[50]
-    )
+    args = Namespace(what="mix", seeds=[1], jobs=3, minutes=1.0, scale=1.0, plain=1, shares=[50])
     for fastest_first, weights in ((False, [1, 1, 1]), (True, [1, 2, 3])):
         args.fastest_first = fastest_first
         for one in planned(args):

@@ -6,10 +6,11 @@ import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from click import Command, Context
+from click import Context
 
 from slurm_hadar.cli.main import app
 
@@ -126,7 +127,7 @@ def _comments(source: str) -> Iterator[str]:
             yield token.string
 
 
-def _helps(command: Command, path: str) -> Iterator[tuple[str, str]]:
+def _helps(command: Any, path: str) -> Iterator[tuple[str, str]]:
     context = Context(command, info_name=path)
     yield path, command.get_help(context)
     for name, below in sorted(getattr(command, "commands", {}).items()):
@@ -160,7 +161,7 @@ def test_comments_and_private_docstrings_avoid_these_words():
     for path in MODULES:
         if WORD.search(source := path.read_text()):
             notes = [
-                note.value
+                str(note.value)
                 for node in ast.walk(ast.parse(source))
                 if isinstance(body := getattr(node, "body", None), list)
                 for note in _notes(body)

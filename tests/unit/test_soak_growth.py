@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,8 @@ def test_a_thread_that_ends_by_a_fault_is_reported():
 def test_no_controller_begins_when_the_soak_is_over(tmp_path):
     site = tmp_path / "hadar.toml"
     site.write_text(f'version = 1\n[site]\nstate_dir = "{tmp_path}"\n')
-    daemon = Daemon(SimpleNamespace(config_path=site, env={}), tmp_path)
+    box: Any = SimpleNamespace(config_path=site, env={})
+    daemon = Daemon(box, tmp_path)
     daemon.stop()
     daemon.start("hadar")
     assert not daemon.alive() and not daemon.lives and not daemon.ended

@@ -4,6 +4,7 @@ import os
 import threading
 from datetime import datetime
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ LIMIT_S = BF_INTERVAL_S + SLACK_S
 
 
 def waiting(**more):
-    fields = {"state": JobState.PENDING, "slurm_state": "PENDING", "eligible_s": 1.0}
-    fields |= {"declaration": Declaration()} | more
+    fields: dict[str, Any] = {"state": JobState.PENDING, "slurm_state": "PENDING"}
+    fields |= {"eligible_s": 1.0, "declaration": Declaration()} | more
     return Job(id="7", raw_id=7, uid=0, user="root", name="one", **fields)
 
 
@@ -131,7 +132,7 @@ def test_a_folder_hangs_and_is_as_before(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "file").touch()
-    answers = []
+    answers: list[list[str] | OSError] = []
 
     def look():
         try:

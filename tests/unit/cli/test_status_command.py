@@ -110,7 +110,7 @@ def test_a_running_controller_is_asked_where_the_file_has_a_mistake(shown, monke
     monkeypatch.setattr(status, "_own", None)
     assert [row.id for row in status.overview_of(site, live=False).rows] == ["84_2", "9", "100"]
     monkeypatch.setattr(status, "reader_of", None)
-    answer = status.asked(site, "explain", None)
+    answer: object = status.asked(site, "explain", None)
     assert status.explanation(site, "9") is answer
 
 
@@ -120,7 +120,7 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
         f'[site]\nstate_dir = "{tmp_path}"\nexchange_dir = "{tmp_path}"\nrights = "user"\n', "here"
     )
     write_heartbeat(tmp_path, "act", 10.0)
-    kept = {}
+    kept: dict[str, dict[str, object]] = {}
     controller = SimpleNamespace(
         observe=lambda: Observation(time.time(), {}, {}, {}),
         store=SimpleNamespace(
@@ -157,9 +157,13 @@ def test_the_controllers_user_sees_why_its_ticks_fail(tmp_path, monkeypatch):
     assert fault.endswith(" failed: the heartbeat cannot be written")
     heard = []
     report = SimpleNamespace(state="RUNNING")
+
+    def of_controller(*given):
+        heard.append(given)
+        return report
+
     monkeypatch.setattr(
-        "slurm_hadar.controller.presentation.job_report.of_controller",
-        lambda *given: heard.append(given) or report,
+        "slurm_hadar.controller.presentation.job_report.of_controller", of_controller
     )
     doctor._report(site, "7")
     assert heard == [(controller, "7", fault)], "hadar doctor says the same"

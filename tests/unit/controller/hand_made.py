@@ -1,6 +1,7 @@
 """Domain records made by hand: a small cluster, its jobs, and a tick's decision about them."""
 
 from dataclasses import replace
+from typing import cast
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
@@ -9,6 +10,7 @@ from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.observation.observed import Observation, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
+from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
@@ -18,6 +20,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.interface import Cluster
 from slurm_hadar.slurm.tres import parse_gpus
 
 NOW = 1_000_000.0
@@ -106,6 +109,18 @@ def ordinary(id_="9", **more):
 def running(id_, where, **more):
     """A managed job that runs; ``where``: node -> type -> GPUs."""
     return job(id_, JobState.RUNNING, gpus=where, nodes=tuple(where), node_count=len(where), **more)
+
+
+def as_cluster(one: object) -> Cluster:
+    """A stand-in that has what a test needs of a cluster."""
+    return cast(Cluster, one)
+
+
+def request_of(job_, steered, site=None) -> ResourceRequest:
+    """What a job asks for that can be steered."""
+    found = resource_request(job_, steered, site)
+    assert isinstance(found, ResourceRequest), found
+    return found
 
 
 def partitions_of(found):

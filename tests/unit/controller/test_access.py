@@ -1,6 +1,7 @@
 """Where a job may run: what its owner asked for, and what stands for it."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hand_made import job
@@ -76,6 +77,7 @@ def test_members_are_alike_whatever_their_order_and_state():
     assert why_not_alike(GPU, [K80, replace(V100, up=False)]) == ""
 
 
+OTHER: dict[type, Any]
 OTHER = {bool: True, int: 7, float: 7.0, str: "other", tuple: ("other",), dict: {"LLN": "YES"}}
 
 

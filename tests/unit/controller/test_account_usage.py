@@ -123,7 +123,7 @@ def test_samples_count_as_far_as_their_jobs_ran_in_the_window():
 
 def test_both_sides_of_a_rollout_are_compared():
     site = config("[rollout]\npercent = 50\n")
-    known = RecordedUse(managed={"1", "3"}, outside={"2"})
+    known = RecordedUse(managed=frozenset({"1", "3"}), outside=frozenset({"2"}))
     runs = [run(), run("2", start_h=10.5, state="FAILED", end_h=12), run("4")]
     ours, others = report(runs, known, site=site).groups
     assert (ours.use.account, ours.use.jobs, ours.failed) == ("managed", 1, 0.0)

@@ -40,8 +40,12 @@ class Slurm:
         return self.limits
 
 
+def rules_of(slurm, site=None) -> AccountingLimits:
+    return AccountingLimits(slurm, site or config())
+
+
 def left(slurm, site=None, at=NOW):
-    rules = AccountingLimits(slurm, site or config())
+    rules = rules_of(slurm, site)
     rules.read(at)
     (found,) = rules.applied({"1": ANN}, PARTITIONS).values()
     return found.declaration
@@ -71,7 +75,7 @@ ELSEWHERE = {"own": Partition("own"), "k80": Partition("k80", qos="small")}
 
 def bound_in(there, limits=QOS, steering=None, **more):
     """Whether ann's job keeps its CPUs and copies, in the partition ``own`` unless given."""
-    rules = AccountingLimits(Slurm(limits=limits), config())
+    rules = rules_of(Slurm(limits=limits))
     rules.read(NOW)
     mine = replace(ANN, **{"partitions": ("own",), **more})
     (found,) = rules.applied({"1": mine}, there, steering or {}).values()
@@ -108,18 +112,19 @@ def test_only_an_operator_goes_past_limits(rights):
     slurm = Slurm(limits=AccountLimits(accounts=frozenset({"phys"})), user=f"me({os.getuid()})")
     site = config(f'[site]\nrights = "{rights}"\n')
     assert left(slurm, site) == WIDE and slurm.asked == 0
-    AccountingLimits(slurm, site).begin_tick(NOW)
+    rules_of(slurm, site).begin_tick(NOW)
 
 
-def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often():
+def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often(monkeypatch):
     slurm = Slurm()
-    rules = AccountingLimits(slurm, config())
+    rules = rules_of(slurm)
 
     def read_limits(_):
         slurm.asked += 1
         raise SlurmError("sacctmgr gave no answer within 30 s; slurmdbd may be busy or down")
 
-    answers, slurm.read_limits = slurm.read_limits, read_limits
+    answers = slurm.read_limits
+    monkeypatch.setattr(slurm, "read_limits", read_limits)
     rules.read(NOW)
     (said,) = rules.news({})
     known = rules.faults
@@ -132,11 +137,12 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
     for later in range(10, 1000, 10):
         rules.read(NOW + later)
     assert slurm.asked == 5 and rules.news(known) == []
-    slurm.read_limits, slurm.limits = answers, AccountLimits()
+    monkeypatch.setattr(slurm, "read_limits", answers)
+    slurm.limits = AccountLimits()
     rules.read(NOW + 3000)
     assert rules.news(known) == ["limits of the accounting database are read again"]
     assert rules.faults == {} and rules.news({}) == []
-    slurm.read_limits = read_limits
+    monkeypatch.setattr(slurm, "read_limits", read_limits)
     rules.read(NOW + 6000)
     assert "limits that it gave before hold on" in rules.news({})[0]
 
@@ -145,7 +151,7 @@ def test_a_database_that_is_silent_is_told_of_once_and_asked_less_and_less_often
 def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
     """Under sched/builtin a job that waits for a type keeps all behind it waiting."""
     slurm = Slurm()
-    rules = AccountingLimits(slurm, config(f'[site]\nrights = "{rights}"\n'))
+    rules = rules_of(slurm, config(f'[site]\nrights = "{rights}"\n'))
     slurm.settings["SchedulerType"] = "sched/builtin"
     slurm.settings["PriorityFlags"] = "MAX_TRES"
     slurm.settings["SchedulerParameters"] = "bf_continue,default_queue_depth=40"
@@ -160,7 +166,7 @@ def test_which_scheduler_slurm_has_counts_whoever_controls(rights):
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
 def test_how_long_slurm_delays_a_requeued_job_counts_whoever_controls(rights):
     slurm = Slurm()
-    rules = AccountingLimits(slurm, config(f'[site]\nrights = "{rights}"\n'))
+    rules = rules_of(slurm, config(f'[site]\nrights = "{rights}"\n'))
     assert rules.requeue_delay_s == inf
     slurm.settings["AuthInfo"] = "cred_expire=30"
     rules.read(NOW)
@@ -231,7 +237,7 @@ def test_a_researcher_may_and_slurms_own_user_may_not(tmp_path, monkeypatch):
 
 def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_away():
     slurm = Slurm(limits=AccountLimits())
-    rules = AccountingLimits(slurm, config())
+    rules = rules_of(slurm)
     for after_s, asked in ((0, 1), (599, 1), (601, 2)):
         rules.read(NOW + after_s)
         assert slurm.asked == asked
@@ -244,22 +250,27 @@ def test_they_are_asked_for_every_ten_minutes_and_known_while_the_database_is_aw
 
 def test_more_than_an_operator_is_refused(monkeypatch):
     with pytest.raises(HadarError, match="SlurmUser has more rights"):
-        AccountingLimits(Slurm(user=f"me({os.geteuid()})"), config()).begin_tick(NOW)
-    AccountingLimits(Slurm(user="slurm(4000000)"), config()).begin_tick(NOW)
-    AccountingLimits(Slurm(user="slurm"), config()).begin_tick(NOW)
+        rules_of(Slurm(user=f"me({os.geteuid()})")).begin_tick(NOW)
+    rules_of(Slurm(user="slurm(4000000)")).begin_tick(NOW)
+    rules_of(Slurm(user="slurm")).begin_tick(NOW)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(HadarError, match="root has more rights"):
         refuse_root(config())
 
 
 @pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
-def test_what_slurm_hides_is_known_at_the_next_tick(rights):
+def test_what_slurm_hides_is_known_at_the_next_tick(rights, monkeypatch):
     """``PrivateData`` holds from ``scontrol reconfigure`` on; nothing is asked twice in a tick."""
     slurm = Slurm(limits=AccountLimits())
     site = config(f'[site]\nrights = "{rights}"\n')
-    rules = AccountingLimits(slurm, site)
+    rules = rules_of(slurm, site)
     asked = []
-    slurm.read_config = lambda: asked.append(1) or slurm.settings
+
+    def read_config():
+        asked.append(1)
+        return slurm.settings
+
+    monkeypatch.setattr(slurm, "read_config", read_config)
     rules.begin_tick(NOW)
     rules.read(NOW + 5)
     assert not rules.private and len(asked) == 1
@@ -283,7 +294,7 @@ def test_what_slurm_hides_is_known_at_the_next_tick(rights):
 def test_a_plugin_may_choose_another_partition_than_the_default_one(settings, sure):
     slurm = Slurm()
     slurm.settings.update(settings)
-    rules = AccountingLimits(slurm, config())
+    rules = rules_of(slurm)
     assert not rules.takes_as_typed
     rules.read(NOW)
     assert rules.takes_as_typed is sure
@@ -293,7 +304,7 @@ OWN = AccountLimits(partitions={("phys", "ann"): frozenset({"gpu"})})
 
 
 def own_partitions(limits, enforce="associations", toml="", **more):
-    rules = AccountingLimits(Slurm(enforce, limits=limits), config(toml))
+    rules = rules_of(Slurm(enforce, limits=limits), config(toml))
     rules.read(NOW)
     (found,) = rules.applied({"1": replace(ANN, **more)}, PARTITIONS).values()
     return set(found.own_partitions), rules.users_bound_to(("gpu", "v100"))
@@ -316,6 +327,6 @@ def test_any_partition_may_have_an_association_where_the_database_is_away():
 def test_whose_associations_there_are_is_not_told_where_slurm_hides_them():
     slurm = Slurm(limits=OWN)
     slurm.settings["PrivateData"] = "accounts,jobs"
-    rules = AccountingLimits(slurm, config())
+    rules = rules_of(slurm)
     rules.read(NOW)
     assert rules.users_bound_to(("gpu",)) is None and rules.users_bound_to(("k80",)) == set()

@@ -218,8 +218,11 @@ def test_a_job_whose_place_slurm_refused_waits_also_where_moves_need_not():
     here = running("1", {"k1": {"k80": 1}}, start_s=NOW - 1_000_000)
 
     def moved(refused, ago_s, failed=0):
-        counts = {"failed_moves": {"1": failed or refused}, "refused_moves": {"1": refused}}
-        past = ControllerHistory(last_moves={"1": NOW - ago_s}, **counts)
+        past = ControllerHistory(
+            last_moves={"1": NOW - ago_s},
+            failed_moves={"1": failed or refused},
+            refused_moves={"1": refused},
+        )
         return bool(decide(observation([here]), {"1": {"v100": 1}}, past=past).of(Kind.MOVE))
 
     assert CONFIG.guards.min_between_moves_s == 0

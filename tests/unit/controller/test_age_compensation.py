@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
-from hand_made import NOW, config, decide, dictate, hinted, job, look, observation
+from hand_made import NOW, as_cluster, config, decide, dictate, hinted, job, look, observation
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -121,7 +121,7 @@ def tick(slurm, store, tmp_path, *others):
     shown = replace(observation(jobs, steering={"1": known}), age=AGE, keeps_ages=True)
     hints = decide(shown, {}, SITE).of(Kind.HINT)
     aged = age_compensation.need(hints, shown)
-    context = ActionContext(slurm, store, site, clock=lambda: slurm.now)
+    context = ActionContext(as_cluster(slurm), store, site, clock=lambda: slurm.now)
     return age_compensation.send(context, aged, shown, slurm.sleep), aged
 
 
@@ -158,8 +158,8 @@ def test_a_job_with_the_place_of_another_keeps_that(store, tmp_path, dies):
     action = Action(Kind.HINT, one, {"Partition": LIST}, replace(ours, age_lost=True), "it fits")
     shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
     assert age_compensation.need([action], shown) == [action]
-    context = ActionContext(slurm, store, config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n'),
-                            clock=lambda: slurm.now)  # fmt: skip
+    site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
+    context = ActionContext(as_cluster(slurm), store, site, clock=lambda: slurm.now)
     if dies:
         slurm.later = [lambda _: 1 / 0]
         with pytest.raises(ZeroDivisionError):
@@ -179,15 +179,15 @@ def test_nothing_is_sent_where_slurm_counts_all_ages_soon(store, tmp_path, lag_s
     assert (slurm.partition == LIST) is sent and ("1" in done.refused) is not sent
 
 
-def test_nothing_is_sent_where_slurm_does_not_tell_the_ages(store, tmp_path):
+def test_nothing_is_sent_where_slurm_does_not_tell_the_ages(store, tmp_path, monkeypatch):
     slurm = Slurm()
-    slurm.read_priorities = dict
+    monkeypatch.setattr(slurm, "read_priorities", dict)
     assert "1" in tick(slurm, store, tmp_path)[0].refused
 
     def fails():
         raise SlurmError("sprio gave no answer within 30 s", retry=True)
 
-    slurm.read_priorities = fails
+    monkeypatch.setattr(slurm, "read_priorities", fails)
     done, _ = tick(slurm, store, tmp_path)
     assert done.messages[0].startswith("the lists of 1 jobs stay: their ages are not known: sprio")
     assert slurm.partition == "gpu" and slurm.observation == []
@@ -419,6 +419,7 @@ def test_what_keeps_a_list_as_it_is_can_be_said():
     near = job("2", declaration=None, partitions=("v100",), priority=1000, submit_s=SINCE)
     for others, stays in (([near], {"1"}), ([replace(near, priority=2000)], set())):
         observed = replace(observation([mine, *others]), age=AGE, keeps_ages=True)
+        found: set[str]
         shown, found = look(observed, SITE), set()
         hints(shown, dictate(shown.view, {}), HintInput(observed, SITE), {}, found)
         assert found == stays

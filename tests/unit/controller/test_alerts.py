@@ -255,7 +255,7 @@ def test_a_command_reads_json(tmp_path):
 
 
 def test_a_mail_server_takes_the_message():
-    got = []
+    got: list[str] = []
 
     def serve():
         link, _ = listener.accept()

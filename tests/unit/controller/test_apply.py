@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job
+from hand_made import NOW, as_cluster, config, job
 
 from slurm_hadar.controller.actuation import apply
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -50,7 +50,7 @@ def hint(id_="1"):
 
 def sent(context, *errors, ids=("1",), now=NOW):
     cluster = Cluster(*errors)
-    context = ActionContext(cluster, context.store, context.config)
+    context = ActionContext(as_cluster(cluster), context.store, context.config)
     return send_hints(context, [hint(id_) for id_ in ids], now), cluster
 
 
@@ -236,7 +236,7 @@ def test_waiting_tasks_of_an_array_stay_in_one_record(context):
 def test_a_job_of_a_sandbox_says_of_itself_what_was_done_to_it(context):
     sandbox = config('[site]\nrights = "sandbox"\n')
     cluster = Cluster(None)
-    send_hints(ActionContext(cluster, context.store, sandbox), [hint()], NOW)
+    send_hints(ActionContext(as_cluster(cluster), context.store, sandbox), [hint()], NOW)
     ((update,),) = cluster.batches
     assert decode(update.fields["AdminComment"]) == OURS and known(context) is None
 

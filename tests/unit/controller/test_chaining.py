@@ -10,6 +10,7 @@ import pytest
 from hand_made import (
     NOW,
     RATES,
+    as_cluster,
     config,
     dictate,
     job,
@@ -238,7 +239,7 @@ def test_a_requeue_is_counted_in_the_journal_and_may_start_as_soon_as_it_is_its_
         store.advance(entry, "requeued", NOW - 10.5)
         waits = job("1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + 111)
         cluster = Takes()
-        context = ActionContext(cluster, store, SITE, clock=lambda: NOW)
+        context = ActionContext(as_cluster(cluster), store, SITE, clock=lambda: NOW)
         advance(context, {"1": waits}, {}, NOW)
         assert cluster.sent == [{"StartTime": "now"}]
         (ended,) = store.history("1")

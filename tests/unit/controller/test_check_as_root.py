@@ -5,7 +5,7 @@ import os
 import pwd
 
 import pytest
-from hand_made import config
+from hand_made import as_cluster, config
 from missing import needs_root
 from reachable import open_to_all
 
@@ -175,7 +175,7 @@ def test_where_root_may_not_take_a_users_rights_they_are_unknown(
     folders(place)
     (place / "log").mkdir()
     known = site(place, f'[log]\nfile = "{place}/log/hadar.log"\n')
-    given = {name: [] for name in ("setgroups", "setegid", "seteuid")}
+    given: dict[str, list[object]] = {name: [] for name in ("setgroups", "setegid", "seteuid")}
     before = os.getgroups(), os.getegid(), os.geteuid()
 
     def refuses(name, real):
@@ -236,7 +236,7 @@ def test_rights_in_slurm_are_those_of_the_configured_user(place):
             asked.append(user)
             return "Operator"
 
-    found = list(check._rights(known, Slurm(), {}, controller_user(known)))
+    found = list(check._rights(known, as_cluster(Slurm()), {}, controller_user(known)))
     assert asked == [OTHER.pw_name]
     assert [(one.level, one.what) for one in found] == [("ok", f"{OTHER.pw_name} is an Operator")]
 
@@ -257,7 +257,7 @@ def test_where_the_accounting_does_not_answer_that_is_one_finding_with_a_cure(pl
         def admin_level(self, user):
             raise SlurmError(said)
 
-    (found,) = check._rights(known, Slurm(), {}, controller_user(known))
+    (found,) = check._rights(known, as_cluster(Slurm()), {}, controller_user(known))
     assert found.level == "problem" and OTHER.pw_name in found.what and said in found.what
     assert ("slurmdbd, which keeps Slurm's accounting, does not answer" in found.what) == silent
     assert ("systemctl status slurmdbd" in found.cure) == silent and found.cure

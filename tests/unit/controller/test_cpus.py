@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, RATES, config, job, look, nodes, observation
+from hand_made import CONFIG, RATES, config, job, look, nodes, observation, request_of
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
-from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.domain.placement import Placement
@@ -31,7 +30,7 @@ def asked(declared=RANGE, gpus=1, **more):
 
 
 def target(one):
-    return SchedulableJob(one, resource_request(one, Steering()))
+    return SchedulableJob(one, request_of(one, Steering()))
 
 
 def placed(cpus_per_gpu=8.0, mem=2048, gpus=1):
@@ -55,7 +54,7 @@ def placed(cpus_per_gpu=8.0, mem=2048, gpus=1):
     ],
 )
 def test_the_fields_that_slurm_takes(one, fields):
-    want = resource_request(one, Steering())
+    want = request_of(one, Steering())
     gpus = want.count
     found = cpus.changed_fields(one, want, placed(gpus=gpus))
     each, total, node, memory = fields
@@ -77,7 +76,7 @@ def test_the_fields_that_slurm_takes(one, fields):
     ],
 )
 def test_who_allows_nothing_keeps_his_request(one):
-    want = resource_request(one, Steering())
+    want = request_of(one, Steering())
     assert not cpus.may_change(one, want)
     assert cpus.changed_fields(one, want, placed()) == {} and not cpus.differs(one, want, placed())
     assert cpus.trait([target(one)], TABLE, nodes()) is None
@@ -86,7 +85,7 @@ def test_who_allows_nothing_keeps_his_request(one):
 def test_what_was_changed_goes_back():
     one = asked()
     fields = job_updates.fields(
-        one, resource_request(one, Steering()), placed(), observation([one], nodes()), CONFIG
+        one, request_of(one, Steering()), placed(), observation([one], nodes()), CONFIG
     )
     was = job_updates.originals(one, fields, {})
     assert was["NumCPUs"] == "4-4" and was["CPUsPerTask"] == was["MinCPUsNode"] == "4"
@@ -99,7 +98,7 @@ def test_what_was_changed_goes_back():
     }
     again = job_updates.fields(
         steered,
-        resource_request(one, Steering()),
+        request_of(one, Steering()),
         placed(),
         observation([steered], nodes()),
         CONFIG,
@@ -123,7 +122,7 @@ def test_the_trait_tells_ranges_and_what_runs_now():
 
 def test_a_running_job_with_other_cpus_differs():
     one = asked(state=JobState.RUNNING)
-    want = resource_request(one, Steering())
+    want = request_of(one, Steering())
     assert cpus.differs(one, want, placed())
     assert not cpus.differs(one, want, placed(4.0, 4096))
     assert cpus.differs(one, want, placed(4.0, 2048))
@@ -134,10 +133,10 @@ def test_whole_cores_for_odd_numbers_of_cpus_are_as_planned():
     """A node of two threads a core gives a job of 3 CPUs 4 of them, and the memory of 4."""
     plain = asked(state=JobState.RUNNING, cpus=4, cpus_per_task=3, mem_per_node_mb=2048)
     each = replace(plain, mem_per_node_mb=0, mem_per_cpu_mb=1024)
-    assert not cpus.differs(plain, resource_request(plain, Steering()), placed(3.0, 2048))
-    assert not cpus.differs(each, resource_request(each, Steering()), placed(3.0, 3072))
-    assert cpus.differs(each, resource_request(each, Steering()), placed(2.0, 3072))
-    assert cpus.differs(each, resource_request(each, Steering()), placed(3.0, 8192))
+    assert not cpus.differs(plain, request_of(plain, Steering()), placed(3.0, 2048))
+    assert not cpus.differs(each, request_of(each, Steering()), placed(3.0, 3072))
+    assert cpus.differs(each, request_of(each, Steering()), placed(2.0, 3072))
+    assert cpus.differs(each, request_of(each, Steering()), placed(3.0, 8192))
 
 
 @pytest.mark.parametrize(

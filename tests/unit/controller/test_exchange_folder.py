@@ -78,9 +78,14 @@ def test_what_ended_jobs_left_is_removed_and_nothing_else(tmp_path):
 def test_one_answer_that_lacks_a_job_does_not_cost_it_its_files(tmp_path):
     laid(tmp_path, ENDED)
     asked = []
+
+    def ended(since):
+        asked.append(since)
+        return ["84_9"]
+
     found = ExchangeFolder(tmp_path)
     found.read([])
-    found.tidy([], NOW, lambda since: asked.append(since) or ["84_9"])
+    found.tidy([], NOW, ended)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert asked == [NOW - KEEP_S] and left == ["plan.84_2.json", "progress.84_2.a.json"]
 
@@ -188,10 +193,13 @@ def node_use(number, host, when=NOW - 5):
 def test_one_listing_serves_all_and_running_managed_jobs_are_read(tmp_path, monkeypatch):
     for number in (1, 2, 3, 90):
         write_use(new_path(tmp_path, str(number)), node_use(number, "v1"))
-    looked = []
-    monkeypatch.setattr(
-        os, "scandir", lambda path, real=os.scandir: looked.append(path) or real(path)
-    )
+    looked, real = [], os.scandir
+
+    def scandir(path):
+        looked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
     there = {"v1": {"v100": 1}}
     jobs = [
         running("1", there, uid=UID),
@@ -270,7 +278,7 @@ def reports_of(folder, id_, uid):
         try:
             os.setgid(uid)
             os.setuid(uid)
-            said = []
+            said: list[str] = []
             Exchange(folder, id_, None, said.append).tell(report(id_))
             os._exit(len(said))
         except BaseException:

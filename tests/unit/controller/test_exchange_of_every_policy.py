@@ -15,7 +15,7 @@ from slurm_hadar.controller.actuation.pending.priority_exchange import exchange,
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
 from slurm_hadar.domain.declaration import Declaration
-from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job
 from slurm_hadar.domain.steering import Steering
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
@@ -143,6 +143,7 @@ class Site:
 @FEW
 def test_who_takes_no_part_never_has_more_ahead(name, jobs, level, free, starts):
     before = order(jobs)
+    started: list[tuple[Job, set[str]]]
     site, started = Site(name, level, jobs, free), []
     for start in (*starts, None):
         site.tick()

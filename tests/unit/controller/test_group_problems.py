@@ -112,7 +112,9 @@ LOST = replace(node("v1"), gpus_used={"v100": 2})
     ],
     ids=["groups", "lost GPUs", "accounting"],
 )
-def test_ticks_of_a_timer_say_once_that_something_does_not_work(store, wrong, fault, at_the_end):
+def test_ticks_of_a_timer_say_once_that_something_does_not_work(
+    store, wrong, fault, at_the_end, monkeypatch
+):
     """Each of them is a process of its own; one that fails has said nothing."""
 
     def tick(observed, fails=False):
@@ -126,7 +128,7 @@ def test_ticks_of_a_timer_say_once_that_something_does_not_work(store, wrong, fa
                 raise SlurmError("no answer")
             return len(words)
 
-        controller._whole_pass = whole
+        monkeypatch.setattr(controller, "_whole_pass", whole)
         return controller._pass(_Mode(True), ())
 
     with pytest.raises(SlurmError):

@@ -10,6 +10,7 @@ import pytest
 from hand_made import NOW, RATES, config, dictate, job, node, observation, ordinary, running
 from hypothesis import given
 from hypothesis import strategies as st
+from looking import Looking
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.destinations import preemption
@@ -18,7 +19,6 @@ from slurm_hadar.controller.alerts.conditions import AlertMemory
 from slurm_hadar.controller.journal.notified_owners import FILE, first_notified
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import tick_text
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import declaration
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import GpuRequest
@@ -75,10 +75,10 @@ def tick(tmp_path):
             settings = config(state + site)
             guards = settings.guards.model_copy(update={"max_moves_per_tick": moves})
             settings = settings.model_copy(update={"guards": guards})
-            found = Controller(settings, cluster, store, RATES, 0, lambda: NOW, decide=stays)
+            found = Looking(settings, cluster, store, RATES, 0, lambda: NOW, decide=stays)
             gpus = samples() if gpus is None else gpus
             there = [node("v1", gpus_used={"v100": 2})]
-            found.observe = lambda: observation(jobs, there, steering={}, gpus=gpus)
+            found.shown = observation(jobs, there, steering={}, gpus=gpus)
             plan = found.plan()
             said = plan.plan.placements.get("1")
             reason = said.reason if said else plan.plan.waiting.get("1", "")

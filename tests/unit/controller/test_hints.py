@@ -258,7 +258,7 @@ def test_an_age_that_an_update_took_is_counted_again():
 @pytest.mark.parametrize("submitted", [("v100", "p100", "k80"), ("gpu",)])
 def test_a_time_limit_that_seems_too_short_takes_no_type_out_of_the_list(submitted):
     """On k80 it would take 1.6 times as long as its limit; plain Slurm would start it there."""
-    short = replace(ALL, batch=(64, 64), samples=70_000.0)
+    short = replace(ALL, batch=(64, 64), samples=70_000)
     listed = job(declaration=short, partitions=submitted, time_limit_s=900.0)
     shown = observation([listed])
     rows = look(shown, SITE).view.jobs

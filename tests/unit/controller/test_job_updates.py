@@ -13,6 +13,7 @@ from hand_made import (
     job,
     observation,
     only,
+    request_of,
     running,
 )
 
@@ -33,7 +34,7 @@ def updated(job_, placement, found=None, site=CONFIG):
     if not isinstance(placement, Placement):
         placement = Placement(placement)
     shown = observation([job_], found)
-    want = resource_request(job_, shown.steered(job_.id))
+    want = request_of(job_, shown.steered(job_.id))
     assert not isinstance(want, str), want
     fields = job_updates.fields(job_, want, placement, shown, site)
     was = job_updates.originals(job_, fields, shown.steered(job_.id).was)
@@ -59,7 +60,7 @@ def test_a_constraint_survives_where_its_type_is_not_steered():
     """A typed request needs no feature, so the owner's constraint is not among what we changed."""
     typed = job(features="v100", request=GpuRequest(per_node={"v100": 1}))
     steered = replace(typed, admin_comment=merge("", Steering(gpus={"v100": 1}, time=NOW)))
-    want = resource_request(steered, decode(steered.admin_comment))
+    want = request_of(steered, decode(steered.admin_comment))
     assert want.constraint == "v100" and want.types == ("v100",)
 
 
@@ -75,12 +76,12 @@ def test_the_number_of_gpus_changes_in_the_form_that_the_owner_used():
     some = replace(ANY, gpus=(1, 2))
     per_node, then = updated(job(declaration=some), {"k80": 2})
     assert per_node["TresPerNode"] == "gpu:2"
-    assert resource_request(then, decode(then.admin_comment)).count == 1
+    assert request_of(then, decode(then.admin_comment)).count == 1
     per_job, then = updated(
         job(declaration=some, request=GpuRequest(per_job={UNTYPED: 1})), {"k80": 2}
     )
     assert per_job["TresPerJob"] == "gpu:2" and "TresPerNode" not in per_job
-    assert resource_request(then, decode(then.admin_comment)).counts == (1, 2)
+    assert request_of(then, decode(then.admin_comment)).counts == (1, 2)
     assert updated(then, {"k80": 2})[0] == {}
 
 
@@ -97,7 +98,7 @@ def test_mixed_types_name_their_nodes_and_everything_that_goes_with_them():
         "ReqNodeList": "k1,v1",
     }
     # What we named ourselves is not the owner's wish.
-    want = resource_request(then, decode(then.admin_comment))
+    want = request_of(then, decode(then.admin_comment))
     assert not isinstance(want, str) and want.nodes == 1 and want.mixable
     assert updated(then, MIXED)[0] == {}
 
@@ -123,13 +124,13 @@ def test_a_typed_request_is_never_written(request_):
 
 def test_gpus_per_task_are_counted_by_task_and_stay():
     asked = job(request=GpuRequest(per_task={UNTYPED: 2}), tasks=1)
-    assert resource_request(asked, Steering()).counts == (2,)
+    assert request_of(asked, Steering()).counts == (2,)
     assert updated(asked, {"v100": 2})[0] == {"Features": "v100"}
 
 
 def test_gpus_on_several_nodes_are_counted_together_and_stay():
     asked = job(request=GpuRequest(per_node={UNTYPED: 2}), node_count=2)
-    want = resource_request(asked, Steering())
+    want = request_of(asked, Steering())
     assert (want.counts, want.nodes, want.mixable) == ((4,), 2, False)
     assert updated(asked, {"v100": 4})[0] == {"Features": "v100"}
 
@@ -187,10 +188,10 @@ def test_a_job_that_runs_is_still_known_to_be_open_to_all_partitions_that_it_ask
     assert action.fields == {"Partition": "v100,p100,k80"}
     # Its owner sent it elsewhere since.
     elsewhere = replace(here, partitions=("other",))
-    assert resource_request(elsewhere, Steering(), GROUPED).partitions == ("other",)
+    assert request_of(elsewhere, Steering(), GROUPED).partitions == ("other",)
     # He chose one of them while it waited.
     his = Steering(foreign=("Partition",))
-    assert resource_request(here, his, GROUPED).partitions == ("k80",)
+    assert request_of(here, his, GROUPED).partitions == ("k80",)
 
 
 # -- what cannot be steered --------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_what_cannot_be_steered_says_why(more, says):
 
 def test_a_wide_range_of_counts_is_thinned():
     wide = job(declaration=replace(ANY, gpus=(1, 1000)))
-    counts = resource_request(wide, Steering()).counts
+    counts = request_of(wide, Steering()).counts
     assert len(counts) <= MOST_COUNTS and counts[0] == 1 and counts[-1] == 1000
     assert list(counts) == sorted(set(counts))
 
@@ -261,7 +262,7 @@ def test_copies_are_one_task_with_its_gpus_on_each_of_their_nodes():
         "Features": "ib&k80",
     }
     assert job_updates.undo_fields(last, decode(last.admin_comment)) == {"Features": "ib"}
-    assert resource_request(then, decode(then.admin_comment)).count == 1
+    assert request_of(then, decode(then.admin_comment)).count == 1
 
 
 def test_copies_are_taken_back_whole():
@@ -279,17 +280,15 @@ def test_a_range_of_nodes_is_said_away_where_one_copy_is_meant():
     for shown in (1, 3):
         fields, then = updated(job(declaration=FORKS, node_count=shown), {"k80": 1})
         assert fields["NumNodes"] == "1-1"
-        assert resource_request(then, decode(then.admin_comment)).nodes == 1
+        assert request_of(then, decode(then.admin_comment)).nodes == 1
 
 
 def test_a_job_that_may_be_forked_keeps_the_gpus_of_a_copy():
     both = replace(FORKS, gpus=(1, 4))
-    want = resource_request(
-        job(declaration=both, request=GpuRequest(per_node={UNTYPED: 2})), Steering()
-    )
+    want = request_of(job(declaration=both, request=GpuRequest(per_node={UNTYPED: 2})), Steering())
     assert want.counts == (2,) and want.copies == (1, 4)
     per_job = job(declaration=both, request=GpuRequest(per_job={UNTYPED: 2}))
-    assert resource_request(per_job, Steering()).copies == (1, 1)
+    assert request_of(per_job, Steering()).copies == (1, 1)
 
 
 SENT = "[hadarplan;t=1;on=v100:3;was.NumNodes=1-1;was.NumTasks=1;was.NumCPUs=1-1;was.ReqNodeList=]"
@@ -313,7 +312,7 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
         admin_comment=SENT,
     )
     placement = two_copies("v1", "v2")
-    want = resource_request(waits, decode(SENT))
+    want = request_of(waits, decode(SENT))
     fields = job_updates.fields(waits, want, placement, observation([waits]), CONFIG)
     fields = job_updates.in_full(placement, fields, decode(SENT).was)
     assert fields["ReqNodeList"] == "v[1-2]" and fields["NumNodes"] == "2-2"

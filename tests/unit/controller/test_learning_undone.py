@@ -32,7 +32,7 @@ def a_tick():
         id_: Progress(id_, NOW, 0, "v1", 1, False, NOW, "m", 0, 50.0, 60.0, 64, 2) for id_ in JOBS
     }
     reports["999"] = replace(reports["1"], job="999", samples=10_000)
-    uses = {id_: [NodeUse(id_, "v1", 12, NOW - 10, False, gpus)] for id_ in JOBS}
+    uses = {id_: [NodeUse(id_, "v1", 12, NOW - 10, False, tuple(gpus))] for id_ in JOBS}
     return observation([*jobs, ended], progress=reports, gpus=uses)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, config, decide, job, observation, running
+from hand_made import CONFIG, NOW, as_cluster, config, decide, job, observation, running
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
@@ -140,7 +140,7 @@ def test_a_mail_type_that_the_owner_changed_during_a_move_stays(context, shown, 
     (other,), _ = mails.still_ours(working, [more], {"1": OURS})
     assert set(other.fields) == {"Nice", *(["MailType"] if restored else [])}
     update = ordinary(HERE, OURS, NOW, CONFIG)
-    (left,) = mails.without_others(cluster, [HERE], [update], {"1": OURS})
+    (left,) = mails.without_others(as_cluster(cluster), [HERE], [update], {"1": OURS})
     assert ("MailType" in left.fields) == restored and "Comment" in left.fields
 
 

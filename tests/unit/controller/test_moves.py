@@ -351,7 +351,7 @@ class Asked:
 def settled(context, cluster, clock, known=None):
     number = context.store.begin("1", "move", "asked", NOW, TO_V100)
     context.store.advance(number, "requeued", NOW)
-    slept = []
+    slept: list[float] = []
     said = settle(replace(context, cluster=cluster, clock=clock), known or {}, slept.append)
     return said, slept, cluster.traffic.queries["jobs"]
 
@@ -656,9 +656,9 @@ def test_a_nice_that_its_owner_set_during_a_move_is_restored(
     move stood there before."""
     details = {**TO_V100, "priority": 1000}
     if moved_before:
-        before = {"was": {"Features": "", "Nice": "0"}, "wrote": {"Features": "k80", "Nice": "-50"}}
-        context.store.keep_steering("1", merge("", Steering(**before)))
-        details |= {"was": before["was"], "wrote": {**before["wrote"], "Nice": str(seen_nice)}}
+        was, wrote = {"Features": "", "Nice": "0"}, {"Features": "k80", "Nice": "-50"}
+        context.store.keep_steering("1", merge("", Steering(was=was, wrote=wrote)))
+        details |= {"was": was, "wrote": {**wrote, "Nice": str(seen_nice)}}
     entry = context.store.begin("1", "move", "asked", NOW - 12, details)
     context.store.advance(entry, "requeued", NOW - 10.5)
     requeued = job(
@@ -776,7 +776,7 @@ def test_a_clock_that_was_set_back_ends_the_waiting_for_an_answer(context):
 def test_a_move_whose_placement_is_refused_leaves_no_plan_of_it(context):
     """Slurm starts the job as it was, and it would have gone by GPUs that it never got."""
 
-    sent = []
+    sent: list[dict[str, str]] = []
 
     class Refusing:
         def apply(self, updates):

@@ -3,7 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import CONFIG, NOW, config, job, node, nodes, observation, ordinary, running
+from hand_made import (
+    CONFIG,
+    NOW,
+    as_cluster,
+    config,
+    job,
+    node,
+    nodes,
+    observation,
+    ordinary,
+    request_of,
+    running,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +34,6 @@ from slurm_hadar.controller.snapshot.pending_demand import (
     rank,
     unmanaged_jobs,
 )
-from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -50,7 +61,7 @@ def test_a_partition_opts_jobs_in_that_say_nothing_themselves():
 def test_the_constraint_of_a_job_that_its_partition_opts_in_is_its_owners():
     """Neither hbatch nor a plugin wrote it for the site's default types."""
     silent = opted_in(ordinary(features="ssd"), OPT_IN, ("gpu",))
-    want = resource_request(silent, Steering())
+    want = request_of(silent, Steering())
     assert want.types == ("v100", "k80") and want.constraint == "ssd"
     on_k80 = Placement({"k80": 1}, {"k1": {"k80": 1}})
     sent = job_updates.fields(silent, want, on_k80, observation([silent]), OPT_IN)
@@ -58,7 +69,7 @@ def test_the_constraint_of_a_job_that_its_partition_opts_in_is_its_owners():
     # As it was before an earlier placement, not as that left it.
     ours = Steering(was={"Features": "ssd"})
     moved = replace(silent, features="ssd&k80")
-    assert resource_request(moved, ours).constraint == "ssd"
+    assert request_of(moved, ours).constraint == "ssd"
 
 
 def test_a_job_of_another_user_is_nobody_of_ours_in_per_user_mode():
@@ -189,12 +200,12 @@ class Shown:
 
 def test_a_job_on_a_node_that_is_not_shown_means_a_part_of_an_answer():
     here = running("1", {"k1": {"k80": 1}})
-    assert read(Shown([here], nodes()), NOW, CONFIG, 0).jobs == {"1": here}
+    assert read(as_cluster(Shown([here], nodes())), NOW, CONFIG, 0).jobs == {"1": here}
     rest = [one for one in nodes() if one.name != "k1"]
     with pytest.raises(SlurmError, match="job 1 on node k1"):
-        read(Shown([here], rest), NOW, CONFIG, 0)
+        read(as_cluster(Shown([here], rest)), NOW, CONFIG, 0)
     others = replace(here, declaration=None)
-    assert read(Shown([others], rest), NOW, CONFIG, 0).jobs == {"1": others}
+    assert read(as_cluster(Shown([others], rest)), NOW, CONFIG, 0).jobs == {"1": others}
 
 
 @pytest.mark.parametrize(("unknown", "acts"), [(6, False), (4, False), (3, True), (0, True)])
@@ -205,10 +216,10 @@ def test_a_slurmctld_that_has_just_started_is_waited_for(unknown, acts):
     ]
     shown.append(replace(node("k9"), gpus={}, state="UNKNOWN"))
     if acts:
-        assert len(read(Shown([job()], shown), NOW, CONFIG, 0).nodes) == 7
+        assert len(read(as_cluster(Shown([job()], shown)), NOW, CONFIG, 0).nodes) == 7
         return
     with pytest.raises(JustStartedError, match="has just started") as said:
-        read(Shown([job()], shown), NOW, CONFIG, 0)
+        read(as_cluster(Shown([job()], shown)), NOW, CONFIG, 0)
     assert said.value.retry
 
 

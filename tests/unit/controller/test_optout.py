@@ -49,12 +49,13 @@ def test_a_request_that_slurm_is_not_given_has_no_command_after_an_optout():
 
 def test_the_json_has_the_undo_command_that_the_text_has(monkeypatch):
     declared = Declaration(types=("v100",), checkpoint="watch:/x/ck-*", lose=60.0)
+    sent: list[Update]
     waits, sent = job("7", declaration=declared), []
     slurm = SimpleNamespace(
         read_jobs=lambda *_, **__: [waits],
         slurm_version=(24, 11, 5),
         notes=[],
-        apply=lambda changes: [sent.append(one) for one in changes],
+        apply=lambda changes: list(map(sent.append, changes)),
     )
     monkeypatch.setattr(jobs, "load_to_ask", lambda _: config())
     monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)
@@ -95,7 +96,7 @@ def one_job(monkeypatch):
     """Set what Slurm shows of the one job; returns the updates that were sent."""
 
     def show(shown, site=None, settings=None):
-        sent = []
+        sent: list[Update] = []
         slurm = SimpleNamespace(
             read_jobs=lambda *_, **__: [shown],
             slurm_version=(24, 11, 5),
@@ -103,7 +104,7 @@ def one_job(monkeypatch):
             read_config=lambda: settings or {},
             read_nodes=lambda: [Node("v1", {"v100": 4}), Node("k1", {"k80": 8})],
             read_partitions=list,
-            apply=lambda changes: [sent.append(one) for one in changes],
+            apply=lambda changes: list(map(sent.append, changes)),
         )
         monkeypatch.setattr(jobs, "load_to_ask", lambda _: site or config())
         monkeypatch.setattr(jobs, "cluster_of", lambda _: slurm)

@@ -1,7 +1,7 @@
 import contextlib
 
 import pytest
-from hand_made import CONFIG, NOW, config, job
+from hand_made import CONFIG, NOW, as_cluster, config, job
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.running.moves import advance
@@ -121,7 +121,7 @@ def stopping(tmp_path):
     waits = job("1", restarts=1, submit_s=NOW - 5, eligible_s=NOW, partitions=("p100", "k80"))
 
     def end(answer):
-        context = ActionContext(_Slurm(answer), store, site, clock=lambda: NOW)
+        context = ActionContext(as_cluster(_Slurm(answer)), store, site, clock=lambda: NOW)
         with contextlib.suppress(_Died):
             advance(context, {"1": waits}, {}, NOW + 5)
         return decode(store.steerings(["1"])["1"])

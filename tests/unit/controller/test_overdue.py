@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, job, running
 
-from slurm_hadar.controller.overdue import widen
+from slurm_hadar.controller.overdue import Widened, widen
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Update
@@ -31,14 +31,18 @@ class Slurm:
         return [self.error for _ in updates]
 
 
+def widened(slurm, jobs, steerings) -> Widened:
+    return widen(slurm, jobs, steerings, NOW)
+
+
 def test_a_list_past_its_deadline_is_as_it_was_before():
     slurm, late = Slurm(), job(**WAITS)
-    done = widen(slurm, [late], {"1": LATE}, NOW)
+    done = widened(slurm, [late], {"1": LATE})
     assert done.lists == {"1": "v100,k80"}
     assert slurm.updates == [("1", {"Partition": "v100,k80"})]
     # Of these Slurm is made to count the age again.
     assert done.sent == [(late, Update("1", {"Partition": "v100,k80"}))]
-    assert not widen(Slurm(SlurmError("Access denied")), [late], {"1": LATE}, NOW).sent
+    assert not widened(Slurm(SlurmError("Access denied")), [late], {"1": LATE}).sent
 
 
 @pytest.mark.parametrize(
@@ -55,20 +59,18 @@ def test_a_list_past_its_deadline_is_as_it_was_before():
 )
 def test_nothing_else_is_changed(shown, steered):
     slurm = Slurm()
-    assert not widen(slurm, [shown], {"1": steered}, NOW).lists and not slurm.updates
+    assert not widened(slurm, [shown], {"1": steered}).lists and not slurm.updates
 
 
 def test_an_array_that_waits_in_one_record_stays_in_one():
     more = {"array_job_id": 7, "array_tasks": "0-2", **WAITS}
     tasks = [job(f"7_{number}", **more) for number in range(3)]
     slurm = Slurm()
-    widen(slurm, tasks, {task.id: LATE for task in tasks}, NOW)
+    widened(slurm, tasks, {task.id: LATE for task in tasks})
     assert slurm.updates == [("7_[0-2]", {"Partition": "v100,k80"})]
 
 
 def test_a_refusal_is_reported_unless_the_job_has_begun():
     one, known = [job(**WAITS)], {"1": LATE}
-    assert widen(Slurm(SlurmError("Access denied")), one, known, NOW).refused == {
-        "1": "Access denied"
-    }
-    assert not widen(Slurm(SlurmError("Job is no longer pending")), one, known, NOW).refused
+    assert widened(Slurm(SlurmError("Access denied")), one, known).refused == {"1": "Access denied"}
+    assert not widened(Slurm(SlurmError("Job is no longer pending")), one, known).refused

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_made import NOW, config, job, nodes, observation, running
+from hand_made import NOW, as_cluster, config, job, nodes, observation, running
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
@@ -64,7 +64,7 @@ def context(tmp_path):
     site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
     store = Store.open(tmp_path / "state")
     shown = {one.name: one for one in nodes()}
-    yield ActionContext(Slurm(), store, site, shown, clock=lambda: NOW)
+    yield ActionContext(as_cluster(Slurm()), store, site, shown, clock=lambda: NOW)
     store.close()
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, hinted, job, observation, running
+from hand_made import NOW, as_cluster, config, decide, hinted, job, observation, running
 
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -47,7 +47,7 @@ def context(tmp_path):
     (tmp_path / "exchange").mkdir()
     site = f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n'
     store = Store.open(tmp_path / "state")
-    yield ActionContext(Cluster(), store, config(site + GROUPS), clock=lambda: NOW)
+    yield ActionContext(as_cluster(Cluster()), store, config(site + GROUPS), clock=lambda: NOW)
     store.close()
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hand_made import NOW, config, job, observation, running
@@ -16,6 +17,7 @@ from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering, merge
+from slurm_hadar.slurm.interface import Update
 
 AGED = Steering(
     was={"Nice": "0", "Partition": "gpu"},
@@ -96,7 +98,7 @@ def test_where_a_nice_would_release_it_a_held_job_keeps_it():
     assert nices(replace(WAITS, **OUT), ages=False) == [{"Nice": "0"}]
 
 
-def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path):
+def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path, monkeypatch):
     store = Store.open(tmp_path)
     for id_, ours in (("1", AGED), ("2", Steering(was={"Partition": "gpu"})), ("3", AGED)):
         store.keep_steering(id_, merge("", ours))
@@ -114,7 +116,7 @@ def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path
     )
     site = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}"\n')
     observer = Observer(site, cluster, store, 0, racks=False)
-    observer.rules.read = lambda _: None
+    monkeypatch.setattr(observer.rules, "read", lambda _: None)
     shown = observer.observe(NOW)
     assert set(shown.steering) == {"1"}
     assert [dict(a.fields) for a in given_back(shown, {})] == [{"Nice": "0"}]
@@ -127,7 +129,7 @@ def test_a_tick_knows_of_the_nice_of_jobs_that_are_not_managed_any_more(tmp_path
 def test_retire_gives_it_back(monkeypatch, more, ages, managed):
     one = replace(WAITS, **more) if managed else replace(WAITS, **more, **OUT)
     shown = observation([one], steering={"1": AGED}, priority_returns=ages)
-    controller = SimpleNamespace(
+    controller: Any = SimpleNamespace(
         config=config(),
         rules=SimpleNamespace(begin_tick=lambda _: None, requeue_delay_s=121.0),
         observe=lambda: shown,
@@ -144,13 +146,14 @@ def test_retire_gives_it_back(monkeypatch, more, ages, managed):
 @pytest.mark.parametrize("kind", ["multifactor", "basic"])
 @pytest.mark.parametrize("held", [True, False])
 def test_optout_releases_no_job(monkeypatch, kind, held):
+    sent: list[Update]
     one, sent = replace(WAITS, **(HELD if held else {})), []
     slurm = SimpleNamespace(
         read_jobs=lambda *_, **__: [one],
         read_config=lambda: {"PriorityType": f"priority/{kind}"},
         slurm_version=(22, 5, 8),
         notes=[],
-        apply=lambda changes: [sent.append(update) for update in changes],
+        apply=lambda changes: list(map(sent.append, changes)),
     )
     monkeypatch.setattr(commands, "load_to_ask", lambda _: config())
     monkeypatch.setattr(commands, "cluster_of", lambda _: slurm)

@@ -1,6 +1,7 @@
 """What a tick publishes of the partitions in which jobs stay as typed."""
 
 from dataclasses import replace
+from typing import Any
 
 from hand_made import config, observation
 
@@ -27,7 +28,8 @@ class Rules:
 
 def kept(users=frozenset(), k80=K80):
     there = {one.name: one for one in (GPU, V100, k80)}
-    return unchanged_partitions(SITE, Rules(users), replace(observation([]), partitions=there))
+    rules: Any = Rules(users)
+    return unchanged_partitions(SITE, rules, replace(observation([]), partitions=there))
 
 
 def test_a_group_that_differs_is_kept_by_all():

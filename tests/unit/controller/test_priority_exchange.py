@@ -11,6 +11,7 @@ import pytest
 from hand_made import (
     NOW,
     RATES,
+    as_cluster,
     config,
     dictate,
     look,
@@ -21,6 +22,7 @@ from hand_made import (
     running,
 )
 from hand_made import job as any_job
+from looking import Looking
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent, send_hints
@@ -36,7 +38,6 @@ from slurm_hadar.controller.actuation.pending.priority_exchange import exchange
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import steering_store as kept_fields
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
@@ -206,9 +207,9 @@ def viewed(tmp_path, jobs, state=None, steering=None, partitions=None):
     with closing(Store.open(tmp_path / "state")) as store:
         store.keep_policy_state("exchange", state or {})
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW), queries=Counter())
-        controller = Controller(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller = Looking(site(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
         shown = observation(jobs, FULL, steering=steering or {}, partitions=partitions)
-        controller.observe = lambda: shown
+        controller.shown = shown
         controller.plan()
     return views[0].jobs
 
@@ -584,8 +585,8 @@ def test_only_an_operator_exchanges_and_under_multifactor_only(tmp_path, rights,
         return dictate(view, {"2": {"v100": 1}}), memory
 
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Controller(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
-        controller.observe = lambda: shown
+        controller = Looking(known, cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller.shown = shown
         controller.rules.read(NOW)
         sent = controller.plan().diff.of(Kind.HINT)
     assert {a.job.id for a in sent if "Nice" in a.fields} == ({"1", "2"} if exchanges else set())
@@ -597,7 +598,7 @@ def test_those_that_move_down_are_sent_before_those_that_move_up(tmp_path):
         slurm = Shown()
         (tmp_path / "exchange").mkdir()
         own = config(f'[site]\nrights = "operator"\nexchange_dir = "{tmp_path}/exchange"\n')
-        context = ActionContext(slurm, store, own, clock=lambda: NOW)
+        context = ActionContext(as_cluster(slurm), store, own, clock=lambda: NOW)
         send_hints(context, list(reversed(actions())), NOW)
     assert slurm.sent == [("1", {"Nice": "200"}), ("2", {"Nice": "-200"})]
 
@@ -606,7 +607,7 @@ def test_those_that_move_down_go_back_before_those_that_move_up(tmp_path):
     pairs = [*actions(), Action(Kind.HINT, job("3", 500), {"Nice": "5"}, wrote(0, 5), "it waits")]
     with closing(Store.open(tmp_path / "state")) as store:
         slurm = Shown(job("1", 700, nice=200), job("2", 900, nice=-200), job("3", 500, nice=0))
-        confirm(ActionContext(slurm, store, site(), clock=lambda: NOW), pairs, ())
+        confirm(ActionContext(as_cluster(slurm), store, site(), clock=lambda: NOW), pairs, ())
     assert slurm.sent == [("2", {"Nice": "0"}), ("1", {"Nice": "0"})]
 
 
@@ -657,7 +658,7 @@ def actions():
 def confirmed(tmp_path, *jobs, refused=()):
     store = Store.open(tmp_path / "state")
     slurm = Shown(*jobs)
-    context = ActionContext(slurm, store, site(), clock=lambda: NOW)
+    context = ActionContext(as_cluster(slurm), store, site(), clock=lambda: NOW)
     said = confirm(context, actions(), refused).messages
     known = {id_: context.steering_of(job(id_, 1)) for id_ in ("1", "2")}
     store.close()
@@ -666,7 +667,7 @@ def confirmed(tmp_path, *jobs, refused=()):
 
 def left_to_send(*jobs, shown=Shown):
     other = Action(Kind.HINT, job("3", 500), {"Partition": "k80"}, Steering(time=NOW), "its list")
-    context = ActionContext(shown(*jobs), None, site(), clock=lambda: NOW)
+    context = ActionContext(as_cluster(shown(*jobs)), None, site(), clock=lambda: NOW)
     found, sent = unchanged_since_observed(context, [*actions(), other])
     return [action.job.id for action in found], sent
 
@@ -700,7 +701,7 @@ def test_a_nice_that_the_owner_of_a_moved_job_set_since_the_tick_looked_stays(sh
     back = Action(Kind.HINT, moved, {"Nice": "0"}, Steering(time=NOW), "it runs")
     known = shown not in (None, Dead)
     slurm = Dead() if shown is Dead else Shown(*([replace(moved, nice=shown)] if known else []))
-    context = ActionContext(slurm, None, site(), clock=lambda: NOW)
+    context = ActionContext(as_cluster(slurm), None, site(), clock=lambda: NOW)
     found, unsent = unchanged_since_observed(context, [back])
     assert found == ([back] if sent else [])
     assert unsent == Sent(refused=frozenset() if sent else frozenset({"1"}))
@@ -747,7 +748,7 @@ def test_a_look_that_fails_is_said(tmp_path):
             raise SlurmError("slurmctld does not answer")
 
     store = Store.open(tmp_path / "state")
-    said = confirm(ActionContext(Dead(), store, site()), actions(), ()).messages
+    said = confirm(ActionContext(as_cluster(Dead()), store, site()), actions(), ()).messages
     store.close()
     assert "slurmctld does not answer" in said[0]
 

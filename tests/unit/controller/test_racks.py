@@ -4,7 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_made import NOW, carried_out, config, decide, job, look, nodes, observation, only, running
+from hand_made import (
+    NOW,
+    as_cluster,
+    carried_out,
+    config,
+    decide,
+    job,
+    look,
+    nodes,
+    observation,
+    only,
+    running,
+)
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation import job_updates
@@ -44,11 +56,11 @@ class Tree:
 
 def test_switches_are_asked_for_once_a_tick_and_only_where_they_matter():
     tree = Tree(RACKS)
-    looking = racks.Topology(tree, True)
+    looking = racks.Topology(as_cluster(tree), True)
     assert looking.read(0.0) == RACKS and looking.read(60.0) == RACKS and tree.asked == 2
-    assert racks.Topology(tree, False).read(0.0) == {} and tree.asked == 2
+    assert racks.Topology(as_cluster(tree), False).read(0.0) == {} and tree.asked == 2
     flat = Tree({})
-    looking = racks.Topology(flat, True)
+    looking = racks.Topology(as_cluster(flat), True)
     assert [looking.read(at) for at in (0.0, 60.0, 3599.0)] == [{}, {}, {}] and flat.asked == 1
     looking.read(3601.0)
     assert flat.asked == 2

@@ -1,9 +1,10 @@
 """A job gets no request back with which Slurm starts it on a GPU type that its owner excludes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from hand_made import NOW, config, decide, hinted, job, look, observation, running
+from hand_made import NOW, as_cluster, config, decide, hinted, job, look, observation, running
 
 from slurm_hadar.controller.actuation import actions, job_updates, owner_changes
 from slurm_hadar.controller.actuation.actions import Kind
@@ -35,7 +36,7 @@ def waiting(declared=SOME, known=MOVED, **more):
     return job(**{"declaration": declared, **usual, **more})
 
 
-EXCLUDED = [
+EXCLUDED: list[dict[str, Any]] = [
     {"reason": "Dependency", "dependency": "afterany:3"},
     {"required_nodes": ("v1",)},
     {"reason": "QOSMaxJobsPerUserLimit"},
@@ -146,6 +147,7 @@ def test_a_job_whose_move_ended_keeps_its_types_though_its_request_cannot_be_rea
 
 def test_a_list_past_its_deadline_is_widened_to_the_accepted_types():
     late = replace(MOVED, wrote={"Partition": "k80"}, until=NOW - 1, ends=NOW)
+    sent: list[dict[str, str]]
     one, sent = waiting(known=late, partitions=("k80",)), []
 
     class Slurm:
@@ -156,10 +158,11 @@ def test_a_list_past_its_deadline_is_widened_to_the_accepted_types():
     def within(job_, steered, fields):
         return within_types(job_, steered, fields, SITE)
 
-    widen(Slurm(), [one], {"1": late}, NOW, within)
+    slurm = as_cluster(Slurm())
+    widen(slurm, [one], {"1": late}, NOW, within)
     assert sent == [{"Partition": "v100,k80"}]
     only_k80 = replace(one, declaration=replace(SOME, types=("k80",)))
-    assert not widen(Slurm(), [only_k80], {"1": late}, NOW, within).sent and len(sent) == 1
+    assert not widen(slurm, [only_k80], {"1": late}, NOW, within).sent and len(sent) == 1
 
 
 @pytest.mark.parametrize("known", [MOVED, Steering()])
@@ -174,7 +177,7 @@ def test_an_optout_gives_the_owners_partition_with_features_of_the_types(known):
     # A second one leaves it so, and what hadar set makes of it knows whose features these are.
     back = waiting(left, known, partitions=("gpu",), features="v100|k80", comment=comment)
     by_feature = replace(known, was={**known.was, "Features": ""})
-    fields = ordinary(back, by_feature, NOW, SITE).fields
+    fields = dict(ordinary(back, by_feature, NOW, SITE).fields)
     assert "Features" not in fields and fields.get("Partition", "gpu") == "gpu"
     again = declaration.parse(["off=no", "types=k80"], "job 1", left)
     target = look(observation([replace(back, declaration=again)]), SITE).schedulable["1"]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, decide, job, look, observation, running
+from hand_made import NOW, as_cluster, config, decide, job, look, observation, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -193,7 +193,7 @@ def context(tmp_path):
     (tmp_path / "exchange").mkdir()
     site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
     store = Store.open(tmp_path / "state")
-    yield ActionContext(Slurm(), store, site, clock=lambda: NOW)
+    yield ActionContext(as_cluster(Slurm()), store, site, clock=lambda: NOW)
     store.close()
 
 

@@ -78,7 +78,8 @@ def runs(one, where):
 
 def busy(*jobs):
     """The cluster with what these running jobs have in use."""
-    used, cpus = {}, {}
+    used: dict[str, int] = {}
+    cpus: dict[str, int] = {}
     for one in jobs:
         for name, gpus in one.gpus.items():
             used[name] = used.get(name, 0) + sum(gpus.values())

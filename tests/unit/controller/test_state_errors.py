@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hand_made import config
@@ -67,7 +68,7 @@ def test_a_heartbeat_that_cannot_be_written_comes_with_its_cause_and_cure(tmp_pa
 
 
 def test_a_closed_folder_above_the_heartbeat_is_named(tmp_path):
-    inside = SimpleNamespace(stat=(tmp_path / "none").stat, parents=(tmp_path,))
+    inside: Any = SimpleNamespace(stat=(tmp_path / "none").stat, parents=(tmp_path,))
     said = state_errors._exchange_cause(inside, PermissionError(errno.EACCES, "no"))
     assert said.endswith(f"enter the folders below {tmp_path}")
 

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hand_made import NOW, config, decide, job, nodes, observation
+from hand_made import NOW, as_cluster, config, decide, job, nodes, observation
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.running.moves import advance
@@ -45,7 +45,7 @@ def context(tmp_path):
         "[lease]\nlength_s = 300\n"
     )
     store = Store.open(tmp_path / "state")
-    yield ActionContext(Takes(), store, site, ages=True)
+    yield ActionContext(as_cluster(Takes()), store, site, ages=True)
     store.close()
 
 

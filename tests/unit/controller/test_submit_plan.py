@@ -1,8 +1,7 @@
 """``hbatch --hadar-plan``: the rows of its table."""
 
-from hand_made import CONFIG, NOW, RATES, job, observation
+from hand_made import CONFIG, NOW, RATES, job, observation, request_of
 
-from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.controller.submit_plan.plan import Submission, _Question, _rows
 from slurm_hadar.controller.submit_plan.request import ID, Asked
 from slurm_hadar.domain.steering import Steering
@@ -21,7 +20,7 @@ def test_one_place_has_one_start_although_slurm_is_asked_twice():
     asks = Asked({"gres": "gpu:1"}, None, "train.sh", 1000, "ada")
     submission = Submission(asks, start, (), (), True, "", ())
     found = observation([job(ID)])
-    want = resource_request(found.jobs[ID], Steering())
+    want = request_of(found.jobs[ID], Steering())
     question = _Question(submission, CONFIG, found, RATES, found.jobs[ID], want)
     alone = Start(NOW + 59.0, "p1", "gpu")
     rows = {row.gpu_type: row for row in _rows(question, {}, alone) if row.gpus == 1}

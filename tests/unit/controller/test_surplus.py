@@ -39,7 +39,7 @@ def returned(jobs, found, steering=None, site=CONFIG, partitions=None):
 
 
 def _kinds(held):
-    found = {}
+    found: dict[str, int] = {}
     for gpus in held.values():
         for kind, count in gpus.items():
             found[kind] = found.get(kind, 0) + count

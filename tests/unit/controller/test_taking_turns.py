@@ -143,9 +143,9 @@ def test_who_takes_over_accuses_no_owner_then_nor_later(site):
 def test_what_the_other_one_wrote_is_known_in_later_ticks_too(site):
     """Of a job that the tick which takes over need not change."""
     for names, ago_s, folder in (("v100,k80", 9000, "state"), ("p100,v100,k80", 4000, "other")):
-        wrote = {"was": {"Partition": "gpu"}, "wrote": {"Partition": names}}
+        was, wrote = {"Partition": "gpu"}, {"Partition": names}
         with closing(Store.open(site.config.site.state_dir.with_name(folder))) as store:
-            ours = Steering(time=time.time() - ago_s, **wrote)
+            ours = Steering(time=time.time() - ago_s, was=was, wrote=wrote)
             steering_store.keep(site.config, store, "3", ours)
     site.slurm.jobs = [running("3", {"v1": {"v100": 1}}, partitions=("v100",))]
     another_wrote(site, 3000)

@@ -1,6 +1,7 @@
 """What the steps of a tick share is read once."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ QUESTIONS = ("counts_after", "counts_in_vain", "counts_since", "last_times")
 
 @pytest.mark.parametrize("policy", ["hadar", "timetable"])
 def test_a_tick_asks_the_journal_each_question_once(policy, tmp_path, monkeypatch):
-    asked, each = Counter(), []
+    asked, each = Counter[Any](), []
     tick = Controller.tick
 
     def counted(name):

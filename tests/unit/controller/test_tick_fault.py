@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hand_made import CONFIG, NOW, RATES
@@ -22,20 +23,20 @@ def store(tmp_path):
     found.close()
 
 
-def test_a_tick_keeps_its_fault_until_one_comes_to_its_end(store):
+def test_a_tick_keeps_its_fault_until_one_comes_to_its_end(store, monkeypatch):
     slurm = SimpleNamespace(traffic=Traffic(), queries={})
     controller = Controller(CONFIG, slurm, store, RATES, os.getuid(), clock=lambda: NOW)
 
     def fails():
         raise HadarError("the heartbeat cannot be written (no space)")
 
-    controller.rules.begin_tick = lambda _: None
-    controller._tick = fails
+    monkeypatch.setattr(controller.rules, "begin_tick", lambda _: None)
+    monkeypatch.setattr(controller, "_tick", fails)
     with pytest.raises(HadarError, match="no space"):
         controller.tick()
     said = f"the tick at {moment(NOW)} failed: the heartbeat cannot be written (no space)"
     assert tick_fault.latest(store) == said
-    controller._whole_pass = lambda *_: None
+    monkeypatch.setattr(controller, "_whole_pass", lambda *_: None)
     controller._pass(_Mode(False, keep=False), ())
     assert tick_fault.latest(store) == said, "a plan is no tick"
     controller._pass(_Mode(True), ())
@@ -52,4 +53,5 @@ def test_where_the_file_itself_cannot_be_written_the_tick_says_its_own_fault():
     def fails(*_):
         raise sqlite3.OperationalError("database or disk is full")
 
-    tick_fault.keep(SimpleNamespace(keep_policy_state=fails), "x", NOW)
+    full: Any = SimpleNamespace(keep_policy_state=fails)
+    tick_fault.keep(full, "x", NOW)

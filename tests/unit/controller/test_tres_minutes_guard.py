@@ -72,8 +72,12 @@ def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None,
     jobs = [*(action.job for action in actions), *others]
     shown = observation(jobs, partitions=partitions)
     shown = replace(shown, billing_rule=rule) if rule else shown
-    guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(site)), shown, site, moving)
-    return guard.refused(actions)
+    return guard_of(slurm, shown, site, moving).refused(actions)
+
+
+def guard_of(slurm, shown, site=CONFIG, moving=(), rights="operator") -> TresMinutesGuard:
+    rules = AccountingLimits(slurm, operator(site, rights))
+    return TresMinutesGuard(slurm, rules, shown, site, moving)
 
 
 def operator(site, rights="operator"):
@@ -207,7 +211,8 @@ def test_limits_of_each_user_or_account_in_a_qos_bind(each):
     # What both may still use, as far as it is surely counted: all but the last quarter of an hour.
     need = 4 * (7200 - 100) / 60 + 4 * 120 + USED_NOW
     for more, fits in ((0, True), (-1, False)):
-        wide = replace(WIDER, **{each: {"normal": {"cpu": need + 2.001 + more}}})
+        wider: dict[str, Any] = {each: {"normal": {"cpu": need + 2.001 + more}}}
+        wide = replace(WIDER, **wider)
         found = refused(Slurm(limits=wide), others=[other])
         assert found == {} if fits else "MaxTRESRunMinsP" in found["1"]
 
@@ -234,8 +239,7 @@ def test_an_account_that_is_not_shown_keeps_it_where_it_is():
 
 def test_slurm_is_asked_once_and_only_where_it_may_matter():
     slurm = Slurm(cpu(0))
-    shown = observation([HERE])
-    guard = TresMinutesGuard(slurm, AccountingLimits(slurm, operator(CONFIG)), shown, CONFIG)
+    guard = guard_of(slurm, observation([HERE]))
     assert guard.refused([]) == {} and slurm.asked == []
     assert guard.refused([move()]) and guard.refused([move()]) and slurm.asked == [{"ann"}]
     for calm in (Slurm(cpu(0), limits=AccountLimits()), Slurm(cpu(0), enforce="associations")):
@@ -246,7 +250,5 @@ def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
     for rights, asks in (("user", True), ("sandbox", False)):
         # Under PrivateData the commands may not show him the limits of his account.
         slurm = Slurm(cpu(0), limits=AccountLimits())
-        guard = TresMinutesGuard(
-            slurm, AccountingLimits(slurm, operator(CONFIG, rights)), observation([HERE]), CONFIG
-        )
+        guard = guard_of(slurm, observation([HERE]), rights=rights)
         assert bool(guard.refused([move()])) is asks and bool(slurm.asked) is asks

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 from hand_made import CONFIG, NOW, RATES, job, look, nodes, observation, running
+from looking import Looking
 
 from slurm_hadar import policies
 from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation.job_explanation import explanation_of, plain
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.reports import text
@@ -54,8 +54,8 @@ def test_it_is_reported_where_it_is_known(name):
 def explained(tmp_path, one):
     with closing(Store.open(tmp_path / "state")) as store:
         cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
-        controller = Controller(CONFIG, cluster, store, RATES, 0)
-        controller.observe = lambda: observation([one])
+        controller = Looking(CONFIG, cluster, store, RATES, 0)
+        controller.shown = observation([one])
         return explanation_of(controller, one.id)
 
 

@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hand_made import NOW, config, job, observation, running
+from hand_made import NOW, as_cluster, config, job, observation, running
 
 from slurm_hadar.controller.actuation import apply, repair
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -55,7 +55,7 @@ def context(tmp_path):
     site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
     store = Store.open(tmp_path / "state")
     write_plan(site.site.exchange_dir, JobPlan("1", gpus={"v100": 1}, save="abc"))
-    yield ActionContext(Slurm(), store, site)
+    yield ActionContext(as_cluster(Slurm()), store, site)
     store.close()
 
 

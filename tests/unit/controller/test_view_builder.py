@@ -571,7 +571,7 @@ def test_a_policy_knows_whose_jobs_they_are():
 def test_a_policy_gets_restarts_and_from_when_a_job_may_be_moved():
     guards = CONFIG.guards.model_copy(update={"min_between_moves_s": 600.0})
     site = CONFIG.model_copy(update={"guards": guards})
-    saves = Declaration(types=("any",), checkpoint="yes", model="resnet18", samples=1e6)
+    saves = Declaration(types=("any",), checkpoint="yes", model="resnet18", samples=1_000_000)
     place = {"v1": {"v100": 1}}
     jobs = [
         running("1", place, declaration=saves, start_s=NOW - 100.0, restarts=2),

@@ -5,10 +5,10 @@ from contextlib import closing
 from types import SimpleNamespace
 
 from hand_made import NOW, RATES, config, dictate, nodes, observation, running
+from looking import Looking
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -28,9 +28,9 @@ def test_how_far_its_owner_is_believed_stands_in_no_plan_file(tmp_path):
         return dictate(view, {"1": {"v100": 1}}), memory
 
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Controller(config(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
+        controller = Looking(config(), cluster, store, RATES, 0, lambda: NOW, decide=decide)
         store.connection.execute("INSERT INTO declared_work VALUES (1000, ?, 300, 100)", (11,))
-        controller.observe = lambda: shown
+        controller.shown = shown
         report = controller.plan()
     (move,) = report.diff.of(Kind.MOVE)
     assert "declared work counts" not in move.reason

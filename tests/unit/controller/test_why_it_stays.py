@@ -1,6 +1,7 @@
 """A policy says that a job cannot be moved now: the controller says why."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hand_made import CONFIG, look, observation, running
@@ -23,7 +24,8 @@ def reason(one):
     shown = look(observation([one]))
     assert shown.staying == {}
     decide = policies.get("timetable")
-    decider = Decider(CONFIG, None, Store(), None, decide)
+    store: Any = Store()
+    decider = Decider(CONFIG, None, store, None, decide)
     return decider.ask(shown).plan.placements["1"].reason
 
 

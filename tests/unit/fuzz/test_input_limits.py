@@ -254,7 +254,8 @@ def test_host_lists_of_no_form_of_slurms(text: str) -> None:
 
 
 def test_template_values_have_their_limit() -> None:
-    values = {"job_name": "a", "gres": "gpu:1", "command": ["x" * templates.LONGEST_VALUE]}
+    values: dict[str, str | list[str]] = {"job_name": "a", "gres": "gpu:1"}
+    values["command"] = ["x" * templates.LONGEST_VALUE]
     with pytest.raises(UsageError, match="at most 10000 are allowed"):
         templates.render("pytorch_single", values)
     with pytest.raises(UsageError, match="at most 10000 are allowed"):

@@ -132,6 +132,7 @@ def test_a_comment_that_does_not_fit_leaves_the_job_unmanaged():
     assert isinstance(found, str) and "exceed" in found
     room = COMMENT_LIMIT - len(" [hadar1]")
     fits = add(Declaration(), {"comment": "x" * room}, None, lambda: None)
+    assert not isinstance(fits, str)
     assert len(fits.comment) == COMMENT_LIMIT + len("--comment=")
 
 
@@ -394,6 +395,7 @@ def test_a_slow_type_is_left_out_only_where_the_job_surely_fits_another(held, le
 def test_where_nothing_is_known_of_the_nodes_no_type_is_left_out():
     words = "gpus=1 types=any model=resnet18"
     assert listed(words, nodes={}) == ["v100", "ampere", "k80"]
+    nodes: dict[str, list]
     for nodes in ({"k80": NODES["k80"]}, {"v100": [], "ampere": [], "k80": []}):
         assert listed(words, nodes=nodes) is None
     assert listed("gpus=4 types=any model=resnet18") is None

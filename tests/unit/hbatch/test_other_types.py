@@ -1,12 +1,13 @@
 """A job that its owner opens to other GPU types later."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hand_made import request_of
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
-from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration, decode, encode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
@@ -29,7 +30,7 @@ ANY = Declaration(types=("any",))
 
 
 def job(declared=K80, state=JobState.PENDING, **more):
-    usual = {"features": "k80", "partitions": ("gpu",)}
+    usual: dict[str, Any] = {"features": "k80", "partitions": ("gpu",)}
     usual["request"] = GpuRequest(per_node={UNTYPED: 1})
     return Job("1", 1, 7, "ann", "x", state, state.name, declaration=declared, **{**usual, **more})
 
@@ -211,9 +212,9 @@ def test_of_a_job_that_cannot_be_changed_now_it_is_recorded(state, features, ste
     assert fields == {} and declared.added == "k80"
     assert decode(encode(declared)) == declared
     open_ = replace(one, declaration=declared)
-    assert resource_request(open_, steered).constraint == ""
+    assert request_of(open_, steered).constraint == ""
     # Another one that the owner sets later is his.
-    assert resource_request(replace(open_, features="fast"), Steering()).constraint == "fast"
+    assert request_of(replace(open_, features="fast"), Steering()).constraint == "fast"
     assert changed(open_, replace(declared, types=("v100",)), steered)[0].added == "k80"
 
 

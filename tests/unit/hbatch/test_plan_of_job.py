@@ -178,7 +178,7 @@ def test_a_damaged_file_of_the_controller_does_not_stop_a_plan(tmp_path):
 
 
 def row(**changes):
-    fields = {
+    fields: dict[str, Any] = {
         "gpu_type": "v100", "gpus": 1, "start": Start(NOW, "v1", "gpu"), "samples_per_s": 10.0,
         "source": "table", "takes_s": 60.0, "finish_s": NOW + 60, "in_limit": True,
         "chosen": False,
@@ -187,7 +187,7 @@ def row(**changes):
 
 
 def plan(*rows, **changes):
-    fields = {
+    fields: dict[str, Any] = {
         "words": ["sbatch", "a b.sh"], "managed": True, "why": "", "controller_active": True,
         "alone": Start(NOW, "v1", "gpu"), "now_s": NOW, "interval_s": 60.0, "rows": rows,
         "gpus": {"v100": 1}, "nodes": ("v1",), "reason": "1 x v100 on v1: it is fastest",

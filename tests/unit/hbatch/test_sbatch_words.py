@@ -165,7 +165,7 @@ def c_getopt(argv):
     optarg = ctypes.c_char_p.in_dll(libc, "optarg")
     ctypes.c_int.in_dll(libc, "opterr").value = 0
     optind.value = 0
-    options = []
+    options: list[tuple[str, str | None]] = []
     while True:
         code = libc.getopt_long(len(words), array, short.encode(), table, None)
         if code == -1:

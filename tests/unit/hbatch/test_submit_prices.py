@@ -5,6 +5,7 @@ import os
 import pwd
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +104,7 @@ def test_it_is_the_price_of_the_solvers(tmp_path_factory, least, times, gpus, pa
     used = int(part * gpus)
     one = {"least": least, "most": least * times, "gpus": gpus, "free": gpus - used}
     write_prices(folder, PriceList({"v100": one}, 0, 60.0))
-    bounds = DualPrice([least], [least * times])
+    bounds = DualPrice(np.array([least]), np.array([least * times]))
     assert read(folder)["v100"] == pytest.approx(bounds.at(0, used, gpus))
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import types
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -282,7 +283,8 @@ def test_a_driver_that_goes_away_stops_nothing_but_the_watch(driver, monkeypatch
 
 
 def node_use(job="7", host="n1", when=5.0, **more):
-    return NodeUse(job, host, 12, when, **{"finished": False, "gpus": (use_of(),)} | more)
+    usual: dict[str, Any] = {"finished": False, "gpus": (use_of(),)}
+    return NodeUse(job, host, 12, when, **usual | more)
 
 
 def test_files_are_read_back_the_newest_of_each_node(tmp_path):

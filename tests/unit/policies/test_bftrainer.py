@@ -20,7 +20,7 @@ DECIDES = (bftrainer.decide, bftrainer.decide_plain, bftrainer_equal.decide)
 
 
 def trainer(most: int = 8, per_node: float = 100.0, user: str = "", least: int = 1) -> Trainer:
-    rate = per_node * np.arange(most + 1) ** 0.95
+    rate = per_node * np.arange(most + 1, dtype=np.float64) ** 0.95
     rate[:least] = 0.0
     return Trainer(f"t{most}", rate[None, :], 18.0, 12.0, user)
 
@@ -49,7 +49,7 @@ def random_view(seed: int, types: int = 1) -> IdleView:
     return IdleView(
         now=5000.0,
         nodes=np.sort(random.choice(100, nodes, replace=False)),
-        since_s=random.integers(0, 6, nodes) * 800.0,
+        since_s=random.integers(0, 6, nodes).astype(np.float64) * 800.0,
         holder=holder,
         trainers=tuple(trainers),
         gpu_type=random.integers(0, types, nodes),

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,7 +221,7 @@ def test_a_small_job_changes_nodes_for_a_gang_that_would_be_apart(
         assert small.gpus == {view.types[0]: 1}
 
 
-def forkable(copies: int, tasks: int, **more: object) -> View:
+def forkable(copies: int, tasks: int, **more: Any) -> View:
     """Three nodes with one GPU each, of speeds 4, 2 and 2, and a job of one GPU."""
     nodes = nodes_of([[1, 0], [0, 1], [0, 1]])
     jobs = jobs_of([[[4.0], [2.0]]], **more)

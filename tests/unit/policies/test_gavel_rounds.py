@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from slurm_hadar import policies
 from slurm_hadar.domain.placement import Plan
-from slurm_hadar.domain.view import View
+from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.gavel.makespan import _halved
 from slurm_hadar.testing import applied, jobs_of, nodes_of, view_of
 from slurm_hadar.testing import check_plan as check
@@ -68,6 +68,7 @@ def test_nothing_at_all(name: str) -> None:
 
 def _received(name: str, view: View, rounds: int) -> np.ndarray:
     """(J, R) part of the rounds that each job spent on each type, by a plain replay."""
+    state: State
     decide, state = policies.get(name), {}
     on = np.zeros((len(view.jobs.ids), len(view.types)))
     attained = np.zeros(len(view.jobs.ids))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def _run(
     nodes: NodeArrays,
     jobs: JobArrays,
     counts: tuple[int, ...] = (1,),
-    **options: object,
+    **options: Any,
 ) -> Plan:
     return _decide(view_of(nodes, jobs, counts, {**_NEVER_CRITICAL, **options}))
 
@@ -147,7 +148,7 @@ def test_a_mix_is_as_fast_as_its_slowest_type() -> None:
     assert plan.placements["j0"].nodes == {"n1": {"middle": 2}}
 
 
-def _moves(gain_s: float, **options: object) -> bool:
+def _moves(gain_s: float, **options: Any) -> bool:
     """Whether a job with 3,600 s left moves to a place where it needs that much less."""
     rate = [[[3_600.0 / (3_600.0 - gain_s)], [1.0]]]
     jobs = jobs_of(rate, left=3_600.0, restart_s=100.0, held=[(0, 1, 1, 1)])
@@ -212,7 +213,7 @@ def test_a_place_freed_by_a_move_is_used_in_the_same_round() -> None:
     }
 
 
-def _first(**options: object) -> str:
+def _first(**options: Any) -> str:
     """Which of two jobs gets the only GPU: j0 is short and new, j1 long and old."""
     jobs = jobs_of(
         [[[1.0]], [[1.0]]],
@@ -288,7 +289,7 @@ def test_the_numbers_of_a_reason_belong_together() -> None:
         ({"mem_per_gpu_mb": 2e6}, "memory"),
     ],
 )
-def test_reasons_to_wait_name_what_is_short(changes: dict[str, object], words: str) -> None:
+def test_reasons_to_wait_name_what_is_short(changes: dict[str, Any], words: str) -> None:
     rate = changes.pop("rate", 1.0)
     plan = _run(nodes_of([[1]]), jobs_of([[[rate]]], **changes))
     assert words in plan.waiting["j0"]
@@ -370,7 +371,7 @@ def test_more_gpus_only_while_nobody_else_wants_them() -> None:
     ("name", "value"),
     [("utility", "speed"), ("preempt", 1), ("beam", -1), ("patience", "much"), ("effort", True)],
 )
-def test_options_that_make_no_sense(name: str, value: object) -> None:
+def test_options_that_make_no_sense(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"policy option {name}: "):
         _run(nodes_of([[1]]), jobs_of([[[1.0]]]), **{name: value})
 

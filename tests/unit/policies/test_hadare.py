@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ decide = policies.get("hadare")
 
 
 @st.composite
-def forkable(draw: st.DrawFn, **more: object) -> View:
+def forkable(draw: st.DrawFn, /, **more: Any) -> View:
     """Random views whose jobs may be forked, some of them."""
     view = draw(views(**more))
     number = len(view.jobs.ids)
@@ -49,7 +50,7 @@ def check(view: View, plan: Plan) -> None:
     assert all(plan.waiting.values())
     left = {"gpus": view.nodes.gpus.astype(float), "cpus": view.nodes.cpus.astype(float)}
     left["mem"] = view.nodes.mem_mb.astype(float)
-    came: list[tuple[int, Mapping[tuple[int, int], int]]] = []
+    came: list[tuple[int, dict[tuple[int, int], int]]] = []
     for job, id_ in enumerate(jobs.ids):
         held = {(node, kind): n for node, kind, n in seats(view, id_)}
         if held and not jobs.movable[job]:
@@ -219,7 +220,7 @@ def test_no_node_idles_that_a_copy_would_speed_up(view: View) -> None:
                 assert not fits, f"{id_} could have a copy on {name}"
 
 
-def _five(jobs: int, copies: int, left: float | Sequence[float] = 36_000.0, **more: object) -> View:
+def _five(jobs: int, copies: int, left: float | Sequence[float] = 36_000.0, **more: Any) -> View:
     """Nodes of speeds 8, 5 and 3, one GPU each."""
     rate = np.broadcast_to(np.array([8.0, 5.0, 3.0])[None, :, None], (jobs, 3, 1))
     arrays = replace(jobs_of(rate, left=left, **more), copies=np.full(jobs, copies, dtype=np.int64))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ decide = policies.get("hare")
 
 
 @st.composite
-def dealable(draw: st.DrawFn, **more: object) -> View:
+def dealable(draw: st.DrawFn, /, **more: Any) -> View:
     """Random views whose jobs have tasks and may be forked, some of them."""
     view = draw(views(**more))
     number = len(view.jobs.ids)
@@ -188,9 +189,7 @@ def test_a_large_view_does_not_crash() -> None:
     whole(view, decide(view, {})[0])
 
 
-def one_job(
-    tasks: int, rate: Sequence[float], gpus: Sequence[Sequence[int]], **more: object
-) -> View:
+def one_job(tasks: int, rate: Sequence[float], gpus: Sequence[Sequence[int]], **more: Any) -> View:
     jobs = jobs_of([[[value] for value in rate]])
     jobs = replace(jobs, copies=np.array([8]), tasks=np.array([tasks]), **more)
     return view_of(nodes_of(gpus), jobs, (1,), {"exchange": 0.0})

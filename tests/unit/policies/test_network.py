@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def two_racks(
     factor: tuple[float, float, float] = (1.0, 0.9, 0.3),
     jobs: int = 1,
     count: int = 4,
-    **more: object,
+    **more: Any,
 ) -> View:
     """Four nodes of ``free`` GPUs in two racks; gangs of four on up to four nodes."""
     nodes = nodes_of([[n] for n in free])
@@ -105,7 +106,7 @@ def test_tiers_that_could_never_hold_it_are_skipped() -> None:
     assert plan.placements["j0"].tier == "network"
 
 
-def held_up(free: list[int], waited_s: float, **more: object) -> View:
+def held_up(free: list[int], waited_s: float, **more: Any) -> View:
     """Another job holds GPUs, so that for the moment only ``free`` ones are there."""
     taken = [4 - n for n in free]
     held = [(1, node, 0, n) for node, n in enumerate(taken) if n]
@@ -227,7 +228,7 @@ def test_near_places_are_offered_to_all_before_far_ones() -> None:
     assert plan.placements["j0"].tier == "network"
 
 
-def running_far(slowed: float, **more: object) -> View:
+def running_far(slowed: float, **more: Any) -> View:
     view = two_racks([4, 4, 4, 4], jobs=2, held=[(0, 0, 0, 2), (0, 2, 0, 2), (1, 1, 0, 1),
                      (1, 3, 0, 3)], since_s=NOW - 7200.0, **more)  # fmt: skip
     trait = NetworkTrait(view.jobs.network.factor, np.array([slowed, 0.9]))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,7 @@ def elastic(draw: st.DrawFn, degenerate: bool = True) -> View:
 
 def check_batches(view: View, plan: object) -> None:
     """Every batch is one of the job's, and it can train with it there unless it did already."""
+    held: dict[int, dict[str, int]]
     batches, held = view.jobs.batches, {}
     assert batches is not None
     for job, _, kind, count in view.jobs.held.tolist():
@@ -159,7 +161,7 @@ def _trained(view: View, plan: object) -> View:
     return replace(view, jobs=replace(view.jobs, batches=replace(batches, present=present)))
 
 
-def _one(noise: float, **more: object) -> View:
+def _one(noise: float, **more: Any) -> View:
     """One job that trains 1.5 times as fast with twice the batch, on one GPU."""
     jobs = jobs_of([[[10.0]]], **more)
     batches = BatchTrait(
@@ -239,6 +241,7 @@ def test_two_thousand_jobs() -> None:
     view = crowd(0, {"generations": 1})
     rows = np.arange(2000) % len(view.jobs.ids)
     names = [n for n in view.jobs.__dataclass_fields__ if n not in ("ids", "held", "batches")]
+    arrays: dict[str, Any]
     arrays = {n: a[rows] for n in names if isinstance(a := getattr(view.jobs, n), np.ndarray)}
     jobs = replace(view.jobs, ids=tuple(str(i) for i in range(2000)), **arrays)
     plan, _ = decide(replace(view, jobs=jobs), {})

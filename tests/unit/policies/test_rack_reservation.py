@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from slurm_hadar import policies
 from slurm_hadar.domain.traits import NetworkTrait
@@ -25,7 +26,7 @@ OFF = {"critical": 2.0}
 
 
 def racks(
-    rate: Sequence[object],
+    rate: ArrayLike,
     left: Sequence[float],
     held: Sequence[tuple[int, int, int, int]],
     slowed: Sequence[float] = (),
@@ -171,7 +172,7 @@ def test_nobody_gives_way_to_a_job_that_may_not_have_the_place() -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_plans_with_promises_keep_to_what_there_is(
-    left: list[float], ends: list[float], sizes: list[object]
+    left: list[float], ends: list[float], sizes: list[Any]
 ) -> None:
     view = racks([GANG, SIX, *sizes[: len(left)]], [*ends, *left], HELD)
     decide = policies.get("network")

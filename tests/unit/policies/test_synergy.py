@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -303,7 +304,7 @@ def test_no_nodes_and_no_rates_are_reported() -> None:
     "options",
     [{"order": "lifo"}, {"leftover": 3}, {"gain_over_cost": "x"}, {"wrap": "synergy_opt"}],
 )
-def test_wrong_options_are_reported(options: Mapping[str, object]) -> None:
+def test_wrong_options_are_reported(options: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         policies.get("synergy_tune")(servers(1, [(LIGHT, 1)], **options), {})
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.traits import NetworkTrait
-from slurm_hadar.domain.view import View
+from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.timetable.plan import job_classes
 from slurm_hadar.policies.timetable.policy import decide
 from slurm_hadar.policies.timetable.speeds import learn, with_speeds
@@ -54,7 +55,7 @@ def test_same_view_same_plan(view: View) -> None:
 
 
 def _gangs_that_no_node_fits(
-    gpus: list[int], rate: list[list[float]], left: list[float], **fields: object
+    gpus: list[int], rate: list[list[float]], left: list[float], **fields: Any
 ) -> View:
     """Nodes of one type with these GPUs, and jobs on 1 or 3 of one node: the GPUs of a pool are
     enough for all that are chosen, and those of a node are not."""
@@ -386,7 +387,7 @@ def test_a_speed_is_measured_over_minutes_not_over_a_tick() -> None:
     # Reports come every 10 s, ticks every 5 s: over one tick a job does nothing, or twice as much.
     jobs = jobs_of([[[1.0], [0.6]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=9e4, total=9e4)
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
-    state: Mapping[str, object] = {}
+    state: State = {}
     for tick in range(70):
         done = 10.0 * ((tick + 1) // 2)
         now = replace(view, now=view.now + 5.0 * tick, jobs=replace(jobs, left=jobs.left - done))
@@ -406,7 +407,7 @@ def test_a_deviation_that_no_report_explains_counts_at_once() -> None:
     jobs = jobs_of([[[1.0], [0.6]]], held=[(0, 0, 0, 1)], restart_s=10.0, left=9e4, total=9e4)
     view = view_of(nodes_of([[1, 0], [0, 1]]), jobs)
 
-    def believed(speed: float, ticks: int, state: Mapping[str, object]) -> list[float]:
+    def believed(speed: float, ticks: int, state: State) -> list[float]:
         found = []
         for tick in range(ticks):
             left = jobs.left - 60.0 * speed * tick

@@ -1,5 +1,7 @@
 """The model of a step's time finds a known truth, and keeps to its form whatever it is given."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,7 +29,7 @@ def truth(gpus, nodes, local, grad=2.0, phi=0.3, one=(0.2, 0.02), apart=(0.3, 0.
     return (compute**gamma + sync**gamma) ** (1 / gamma)
 
 
-def measured(places, kind: int = 0, sd: float = 0.01, **how: float) -> StepTimes:
+def measured(places, kind: int = 0, sd: float = 0.01, **how: Any) -> StepTimes:
     at = cells(places, kind)
     return StepTimes(at, truth(at.gpus, at.nodes, at.local, **how), np.full(at.gpus.shape, sd))
 

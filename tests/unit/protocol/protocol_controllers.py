@@ -89,8 +89,7 @@ def _steps(world: World, bounds: Bounds, index: int, one: Controller) -> Iterato
             elif world.beat is not None and takes_over_from(_beat(world), _who(host), _OURS_S):
                 yield "sees no controller alive", _at(world, index, "write beat")
             else:
-                after = world._replace(beat=(host, True))
-                yield "writes its heartbeat", _at(after, index, "job")
+                yield "writes its heartbeat", _at(world._replace(beat=(host, True)), index, "job")
         case "write beat":
             yield "writes its heartbeat", _at(world._replace(beat=(host, True)), index, "settle")
         case "settle":

@@ -1,6 +1,7 @@
 """The model keeps the promises of docs/reliability.md, and planted faults break them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from protocol_explorer import explore
@@ -90,7 +91,7 @@ def requeued_too(move, now, times):
     return found
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[Bounds, dict[str, Any], str]] = {
     "a job that requeued itself is sent on at once": (
         SIGNAL, {"decide_move": at_once, "habit": "signal"}, "job lost: started beside"),
     "a job that did not answer its signal is requeued": (

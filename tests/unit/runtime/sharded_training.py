@@ -52,7 +52,7 @@ def watch(rank, folder, run):
     if "at" not in run or run["at"][0] != rank:
         return
     _, what, point = run["at"]
-    counts = Counter()
+    counts: Counter[str] = Counter()
 
     def look(event, arguments):
         short = event.removeprefix("os.")
@@ -97,7 +97,7 @@ def session_loop(rank, size, run, seen):
         optimizer, scheduler = optimizer_and_scheduler(model)
     options = {key: run[key] for key in ("background", "every_s", "sharded") if key in run}
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    note = {"steps": []}
+    note: dict[str, list[int]] = {"steps": []}
     session = Session("run.pt", **parts, note=note, **options)
     for epoch in session.epochs(EPOCHS):
         if sampler is not None:
@@ -212,6 +212,7 @@ def main():
 
 def follow(pids):
     """The exit codes; None where one is stopped. As srun, it ends the others when one is killed."""
+    codes: dict[int, int]
     codes, end = {}, time.monotonic() + 240
     while len(codes) < len(pids):
         for pid in pids:

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from typing import Any
 
 POINT, BY = os.environ.get("STALL"), os.environ.get("STALL_BY", "SIGSTOP")
 REAL_PID = os.getpid()
@@ -60,7 +61,8 @@ def own(kind):
 
     model, optimizer = model_and_optimizer()
     options = {"dataset_size": SIZE, "samples": SAMPLES, "batch": BATCH, "every_s": 0.0}
-    more = {"FixedScale": {"tasks": 2}, "Copies": {"round_s": 0.01}}.get(kind, {})
+    each: dict[str, dict[str, Any]] = {"FixedScale": {"tasks": 2}, "Copies": {"round_s": 0.01}}
+    more = each.get(kind, {})
     run = getattr(runtime, kind)(model, optimizer, path=f"{FOLDER}/c.pt", **options, **more)
     for batch in run:
         run.backward(torch.nn.functional.mse_loss(model(X[batch.indices]), Y[batch.indices]))

@@ -223,7 +223,12 @@ def test_no_listing_of_another_folder_decides(tmp_path, monkeypatch):
     """However many files lie in the exchange folder, and beside the checkpoint."""
     listed = []
     real = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path=".": listed.append(Path(path)) or real(path))
+
+    def listdir(path="."):
+        listed.append(Path(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
     first = Attempt.begin(tmp_path / "c.pt", "7", 0)
     Attempt.begin(tmp_path / "c.pt", "7", 1)
     with pytest.raises(Superseded):

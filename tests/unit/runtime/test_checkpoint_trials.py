@@ -89,7 +89,7 @@ def test_a_value_that_is_not_finite_is_found_in_odd_tensors_too():
 
 def test_with_a_scaler_the_parameters_decide(tmp_path):
     """An infinite loss makes the scaler skip the step; TERM in that very step saves all before."""
-    said = []
+    said: list[str] = []
     run, model = make(tmp_path / "c.pt", said, scaler=torch.amp.GradScaler("cpu"), epochs=2)
     with pytest.raises(SystemExit) as left:
         for batch in run:
@@ -104,7 +104,7 @@ def test_with_a_scaler_the_parameters_decide(tmp_path):
 
 
 def test_leaving_without_a_save_is_reported(tmp_path):
-    said = []
+    said: list[str] = []
     run, model = make(tmp_path / "c.pt", said)
     with pytest.raises(SystemExit):
         for batch in run:
@@ -117,6 +117,7 @@ def test_leaving_without_a_save_is_reported(tmp_path):
 def test_a_file_system_that_does_not_answer_for_a_while_ends_no_training(tmp_path, monkeypatch):
     monkeypatch.setattr("slurm_hadar.runtime.steering._CHECK_S", 0.0)
     run, model = make(tmp_path / "c.pt")
+    steps: list[int]
     real, steps = Path.stat, []
 
     def stat(path, **options):
@@ -214,6 +215,7 @@ def test_lightning_says_which_checkpoint_it_leaves_out(tmp_path):
         missing("the extra lightning is not installed")
     from slurm_hadar.runtime.lightning import HadarLightningCallback
 
+    said: list[str]
     said, path = [], tmp_path / "run.ckpt"
     run = HadarLightningCallback(path, batch=8, log=said.append)
     torch.save({"a": 1}, checkpoint.previous(path))
@@ -260,7 +262,7 @@ class HuggingFace:
             disable_tqdm=True, use_cpu=True, max_grad_norm=0.0, **arguments,
         )  # fmt: skip
         data = [{"x": X[i], "labels": Y[i]} for i in range(N)]
-        self.said = []
+        self.said: list[str] = []
         self.run = HadarTransformersCallback(
             batch=BATCH, nonfinite=nonfinite, every_s=1e9, log=self.said.append
         )

@@ -1,6 +1,7 @@
 """The account of copies: each position once, whatever stops a copy where."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_parts_do_not_grow_beyond_a_message():
 
 
 def test_a_round_is_short_unless_averaging_is_dear():
-    plan = {"least": 100, "longest_s": 30.0, "overhead": 0.02}
+    plan: dict[str, Any] = {"least": 100, "longest_s": 30.0, "overhead": 0.02}
     assert round_samples(10.0, 10**6, cost_s=0.0, **plan) == 100
     assert round_samples(10.0, 10**6, cost_s=0.4, **plan) == 200
     assert round_samples(10.0, 10**6, cost_s=60.0, **plan) == 300

@@ -1,6 +1,7 @@
 """What MPI's errors mean for a copy: its own failure, or another's that the first to ask gets."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ class Request:
 
 @pytest.fixture
 def link():
-    ours = SimpleNamespace(_comm=None, size=3, _failure=Broken)
+    ours: Any = SimpleNamespace(_comm=None, size=3, _failure=Broken)
     return TrackerLink(ours, 1, 4, np.float32)
 
 

@@ -1,6 +1,7 @@
 import json
 import zipfile
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -79,7 +80,7 @@ def test_all_processes_together_are_given_each_sample_of_an_epoch_once(
 
 
 def test_it_goes_on_where_the_checkpoint_ends_and_reading_ahead_counts_nothing(tmp_path):
-    written = []
+    written: list[Any] = []
     first = opened(tmp_path, 30, 60, written=written, every_s=0.0)
     first.begin(Optimizer(), None)
     reader = first.passes()
@@ -119,7 +120,7 @@ def test_a_checkpoint_that_the_framework_writes_of_its_own_accord_is_complete(tm
 
 
 def test_a_full_disk_is_said_and_the_training_goes_on(tmp_path):
-    said = []
+    said: list[str] = []
     run = Hosted(8, log=said.append, every_s=0.0)
 
     def write():

@@ -8,6 +8,7 @@ import copy
 import os
 import signal
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -345,7 +346,7 @@ class Trainer:
                     self.averaged.log.append(("log", state.global_step))
 
         left = list(leave_at)
-        states = {}
+        states: dict[int, Any] = {}
         data = [{"x": X[i], "labels": Y[i]} for i in range(N)]
         for _ in range(len(leave_at) + 1):
             module = Module()

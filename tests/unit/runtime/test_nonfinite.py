@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 @pytest.fixture(autouse=True)
 def no_exit_code(monkeypatch):
     """A training whose end is not saved sets the exit code of this process, which is pytest's."""
-    codes = []
+    codes: list[int] = []
     monkeypatch.setattr("slurm_hadar.runtime.steering.fail_at_exit", codes.append)
     return codes
 
@@ -40,7 +40,7 @@ def train(kind, path, bad_from, samples=N, **options):
     torch.manual_seed(3)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    said = []
+    said: list[str] = []
     run = kind(
         model, optimizer, dataset_size=N, samples=samples, batch=BATCH, path=path, every_s=0.0,
         log=said.append, **options,
@@ -100,7 +100,7 @@ def test_a_loss_that_recovers_is_saved_again(tmp_path):
     torch.manual_seed(3)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    said = []
+    said: list[str] = []
     run = Training(
         model, optimizer, dataset_size=N, epochs=1, batch=BATCH, per_gpu=4, gpus=1, every_s=0.0,
         path=tmp_path / "c.pt", log=said.append,
@@ -130,6 +130,7 @@ def test_the_progress_file_tells(tmp_path, monkeypatch):
 
 
 def test_a_framework_checkpoint_is_not_replaced_either(tmp_path):
+    said: list[str]
     model, written, said = torch.nn.Linear(4, 1), [], []
     run = Hosted(BATCH, every_s=0.0, log=said.append)
     run.take_over(tmp_path / "c", lambda: written.append(run.state.samples))

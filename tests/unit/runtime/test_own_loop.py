@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -149,6 +150,11 @@ def small(path, **options):
     return model, optimizer, Session(path, model=model, optimizer=optimizer, **options)
 
 
+def loader_of(data: Any, size: int, **more: Any) -> torch.utils.data.DataLoader[Any]:
+    """PyTorch reads all that has items and a length."""
+    return torch.utils.data.DataLoader(data, size, **more)
+
+
 def train(model, optimizer, x):
     model(x).sum().backward()
     optimizer.step()
@@ -156,7 +162,7 @@ def train(model, optimizer, x):
 
 
 def test_a_superseded_attempt_overwrites_neither_checkpoint_nor_file(tmp_path):
-    loader = torch.utils.data.DataLoader(torch.randn(8, 2), 2)
+    loader = loader_of(torch.randn(8, 2), 2)
     model, optimizer, stale = small(tmp_path / "run.pt")
     epochs = stale.epochs(1)
     next(epochs)
@@ -188,7 +194,7 @@ def test_a_superseded_attempt_overwrites_neither_checkpoint_nor_file(tmp_path):
 def test_a_loader_of_its_own_generator_goes_on_in_its_order(tmp_path):
     def reads(path, stop_at=None):
         generator = torch.Generator().manual_seed(5)
-        loader = torch.utils.data.DataLoader(range(10), 3, shuffle=True, generator=generator)
+        loader = loader_of(range(10), 3, shuffle=True, generator=generator)
         model, optimizer, session = small(path, every_s=0)
         for epoch in session.epochs(3):
             for number, batch in enumerate(session.batches(loader), session.batch):
@@ -204,7 +210,7 @@ def test_a_loader_of_its_own_generator_goes_on_in_its_order(tmp_path):
 
 
 def test_an_epoch_that_is_left_early_counts_what_it_trained(tmp_path):
-    loader = torch.utils.data.DataLoader(torch.randn(8, 2), 2)
+    loader = loader_of(torch.randn(8, 2), 2)
     model, optimizer, session = small(tmp_path / "run.pt")
     for epoch in session.epochs(9):
         for number, x in enumerate(session.batches(loader)):
@@ -227,14 +233,14 @@ def test_what_cannot_be_kept_or_would_mean_other_samples_is_refused(tmp_path):
     with pytest.raises(UsageError, match="nonfinite"):
         Session(nonfinite="nothing")
     model, optimizer, session = small(tmp_path / "run.pt", every_s=0)
-    batches = iter(session.batches(torch.utils.data.DataLoader(torch.randn(8, 2), 2)))
+    batches = iter(session.batches(loader_of(torch.randn(8, 2), 2)))
     train(model, optimizer, next(batches))
     with pytest.raises(UsageError, match="inside the loop"):
         session.save()
     next(batches)
     model, optimizer, session = small(tmp_path / "run.pt")
     with pytest.raises(UsageError, match="batch 1 of 4, and the loader has 8"):
-        next(iter(session.batches(torch.utils.data.DataLoader(torch.randn(8, 2), 1))))
+        next(iter(session.batches(loader_of(torch.randn(8, 2), 1))))
 
 
 def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypatch):
@@ -243,7 +249,7 @@ def test_a_loop_that_saves_by_its_own_code_answers_and_leaves(tmp_path, monkeypa
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("HADAR_EXCHANGE", str(exchange))
     monkeypatch.setenv("HADAR_PROGRESS_S", "0")
-    said = []
+    said: list[str] = []
     session = Session(samples=100, name="m", every_s=1e9, gpus=1, log=said.append)
     session.progress(8)
     assert (session.should_save(), session.should_leave()) == (False, False)
@@ -284,9 +290,9 @@ def test_in_a_sandbox_a_session_without_a_name_is_not_held_back_and_says_so(tmp_
     monkeypatch.setenv("SLURMD_NODENAME", "v1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = []
+    said: list[str] = []
     _, _, session = small(tmp_path / "run.pt", log=said.append)
-    for batch in session.batches(torch.utils.data.DataLoader(torch.randn(4000, 2), 1000)):
+    for batch in session.batches(loader_of(torch.randn(4000, 2), 1000)):
         assert len(batch) == 1000
     session.finish()
     assert sum("not held back" in line and "names no model" in line for line in said) == 1
@@ -377,7 +383,7 @@ def test_samples_of_batches_of_all_shapes():
 
 
 def test_a_place_in_a_loader_asks_for_the_folder_of_its_workers(monkeypatch):
-    asked = []
+    asked: list[list[int]] = []
     monkeypatch.setattr(own_loop, "own_the_folder_of_workers", asked.append)
     loader = [1, 2]
     assert list(own_loop.LoaderPlace(1).open(loader)) == [1, 2] and asked == [loader]

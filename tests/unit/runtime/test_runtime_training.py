@@ -29,6 +29,7 @@ def build(kind="sgd"):
     torch.manual_seed(5)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Dropout(0.3), torch.nn.Linear(5, 2))
     if kind == "sgd":
+        optimizer: torch.optim.Optimizer
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

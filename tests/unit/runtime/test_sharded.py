@@ -90,7 +90,10 @@ def reference(order) -> dict[str, torch.Tensor]:
 
 
 def sampler_order(epoch: int):
-    sampler = torch.utils.data.DistributedSampler(range(SIZE), 1, 0, seed=3)
+    # It takes all that has a length.
+    samples: Any = range(SIZE)
+    sampler: torch.utils.data.DistributedSampler[int]
+    sampler = torch.utils.data.DistributedSampler(samples, 1, 0, seed=3)
     sampler.set_epoch(epoch)
     return list(sampler)
 

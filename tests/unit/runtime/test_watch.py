@@ -105,6 +105,7 @@ def test_where_one_is_given_up_the_other_is_watched(tmp_path, monkeypatch, capsy
         put(tmp_path / "many" / f"events.out.tfevents.{number}")
     put(tmp_path / "a.pt", at=time.time() - 60)
     (tmp_path / "out").touch()
+    shown: LogProgress | ScalarFileProgress
     shown, path = LogProgress(LinePattern("step={step*1}"), tmp_path / "out"), tmp_path / "many"
     if too_much == "progress":
         declared = f"tensorboard:{tmp_path}/many{{step*1}}"

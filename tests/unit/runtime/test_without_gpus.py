@@ -159,7 +159,7 @@ def test_it_asks_once_and_leaves(bare, monkeypatch, attempt, before, asks, hoste
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(attempt))
     if before is not None:
         report_progress(bare, before)
-    said = []
+    said: list[str] = []
     if asks:
         with pytest.raises(LeftOnTerm):
             begun(bare, hosted, said)
@@ -226,7 +226,7 @@ def test_where_slurm_refuses_it_is_said_and_the_training_goes_on(bare, monkeypat
         monkeypatch.setenv("PATH", str(bare))
     else:
         scontrol(bare, monkeypatch, then)
-    said = []
+    said: list[str] = []
     leave_without_gpus(exchange(), Signals(), said.append)
     assert [line.split(":")[0] for line in said[1:2]] == ["that was refused"]
     assert said[-1].endswith("scontrol requeue 7 gives it another start")

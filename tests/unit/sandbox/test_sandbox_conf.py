@@ -8,7 +8,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.sandbox import conf, places, pretend_devices
 from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.places import SandboxPaths
-from slurm_hadar.sandbox.site import site_toml
+from slurm_hadar.sandbox.site import Settings, site_toml
 
 PLACES = SandboxPaths(Path("/box"), Path("/box/run"))
 MIXED = Layout(
@@ -149,7 +149,7 @@ def test_gpu_stands_for_the_types_where_the_partitions_fit(layout, groups):
 
 
 def test_settings_go_over_the_site():
-    settings = {
+    settings: Settings = {
         "moving": {"commit_s": 33},
         "controller": {"policy": "fifo", "options": {"rounds": 3, "deep": True}},
         "wrapper": {"default_types": 'a"b\\'},

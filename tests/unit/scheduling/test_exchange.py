@@ -62,6 +62,7 @@ def test_nor_once_some_have_started(gpus, data):
     found = line(group, [[n] for n in gpus], gpus)
     places = QueuePlaces({job: job for job in range(len(gpus))}, {})
     before = [found.requested[job] for job in range(outsider)]
+    started: list[int]
     waiting, started = set(range(len(gpus))), []
     for _ in range(3):
         order = sorted(waiting, key=places.own.__getitem__)

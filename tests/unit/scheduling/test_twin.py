@@ -27,7 +27,7 @@ def test_without_any_gpu_no_job_ever_starts():
 
 
 def test_what_was_promised_first_holds_and_planned_jobs_go_first():
-    promises = ExpectedEnds()
+    promises: ExpectedEnds[str] = ExpectedEnds()
     promises.add(["a", "b"], [5.0, 7.0])
     promises.add(["b", "c"], [1.0, 3.0])
     assert promises.ends == {"a": 5.0, "b": 7.0, "c": 3.0}

@@ -1,8 +1,10 @@
 """Workloads and policies for the simulator's tests."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import State, View
@@ -14,9 +16,9 @@ Decide = Callable[[View, State], tuple[Plan, State]]
 
 
 def work(
-    rate: Sequence[object],
+    rate: ArrayLike,
     total: float | Sequence[float] = 1000.0,
-    arrival: float | Sequence[float] = 0.0,
+    arrival: ArrayLike = 0.0,
     counts: Sequence[int] = (1,),
     types: Sequence[str] = ("fast", "slow"),
     most_nodes: int = 100,
@@ -57,5 +59,5 @@ def scripted(script: Mapping[float, Mapping[str, Placement]]) -> Decide:
     return decide
 
 
-def on(kind: str, count: int = 1, **more: object) -> Placement:
+def on(kind: str, count: int = 1, **more: Any) -> Placement:
     return Placement(gpus={kind: count}, **more)

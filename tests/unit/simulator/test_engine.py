@@ -14,7 +14,7 @@ from slurm_hadar.domain.view import State, View
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
-from slurm_hadar.simulator.workload import resampled
+from slurm_hadar.simulator.workload import Workload, resampled
 
 ONE = [[[2.0], [1.0]]]
 """One job, twice as fast on the fast type."""
@@ -310,7 +310,7 @@ def test_a_resampled_trace_is_drawn_with_replacement() -> None:
 
 
 @st.composite
-def _workloads(draw: st.DrawFn) -> object:
+def _workloads(draw: st.DrawFn) -> Workload:
     jobs = draw(st.integers(1, 12))
     cells = st.sampled_from([0.0, 0.5, 1.0, 3.0])
     rate = np.array(draw(st.lists(cells, min_size=jobs * 4, max_size=jobs * 4)))
@@ -330,7 +330,7 @@ def _workloads(draw: st.DrawFn) -> object:
     cost=st.sampled_from([0.0, 10.0]),
 )
 def test_whatever_the_policy_time_and_work_add_up(
-    jobs: object, name: str, round_s: float, cost: float
+    jobs: Workload, name: str, round_s: float, cost: float
 ) -> None:
     pretend = machines("fast=3,slow=2", "2")
     out = simulate(

@@ -1,6 +1,7 @@
 """CPUs and memory of pretend nodes: counted where the cluster has them, refused where too many."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_what_fits_is_taken_and_given_back():
 )
 @pytest.mark.parametrize("named", [True, False])
 def test_more_than_there_is_is_refused(more, said, named):
-    nodes = {"nodes": {"fast-1": {"fast": 1}}} if named else {}
+    nodes: dict[str, Any] = {"nodes": {"fast-1": {"fast": 1}}} if named else {}
     if not named and "are free" in said:
         said = "1 more than are free with its CPUs and memory"
     with pytest.raises(HadarError, match=said):
@@ -78,7 +79,7 @@ def test_other_cpus_change_the_speed_and_cost_a_restart():
 
     def decide(view, state):
         seen.append(view.jobs.cpu_sensitivity.present_cpus.tolist())
-        more = {} if view.now < 250.0 else {"cpus_per_gpu": 4.0}
+        more: dict[str, Any] = {} if view.now < 250.0 else {"cpus_per_gpu": 4.0}
         return scripted({0.0: {"j0": on("fast", **more)}})(view, state)
 
     out = simulate(

@@ -20,6 +20,7 @@ STOPPING = [
 ]  # fmt: skip
 PREEMPTS = SteeringSetting(tick_s=30.0, min_between_moves_s=0.0, preempt=True)
 QUEUES, MOST_STOPS = 4, 2
+OPTIONS: dict[str, dict[str, object]]
 OPTIONS = {"tiresias": {"queues": "60,600"}, "ones": {"generations": 5}}
 """GPU-seconds, so that it stops jobs as short as these; whatever ``ones`` has found when it stops
 searching, its stops are judged alike."""

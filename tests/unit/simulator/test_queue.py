@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def gangs(*gpus: int, seconds: list[float], arrival: list[float] | float = 0.0) 
 
 
 def finishes(
-    load: Workload, cluster: str, decide: Decide | None = None, **more: object
+    load: Workload, cluster: str, decide: Decide | None = None, **more: Any
 ) -> list[float]:
     setting = SimulationSetting(
         load, machines(cluster), **{"drawn": EXACT, "limits": AT_ONCE, **more}
@@ -153,6 +154,7 @@ def test_a_job_that_may_move_leaves_no_slow_type_to_others_alone() -> None:
     jobs = work([[[10.0], [1.0]]] * 3, total=[100.0, 400.0, 100.0])
     jobs = queue_of(jobs, "job_id,managed\nj0,yes\nj1,yes\nj2,no\n")
     nothing = scripted({0.0: {}})
+    both: dict[str, Any]
     both = {"load": jobs, "cluster": "fast=1,slow=1", "decide": nothing, "drawn": MANAGED}
     assert finishes(**both, steering=SteeringSetting(moves=False)) == [10.0, 50.0, 100.0]
     assert finishes(**both) == [10.0, 400.0, 20.0]

@@ -1,6 +1,7 @@
 """The trace formats: what is read, and the one sentence for each thing that is wrong."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ GAVEL = "job_id,arrival_s,model,batch_size,scale_factor,total_steps,thr_v100,thr
 NATIVE = "job_id,arrival_s,gpus,samples,model,batch,rate_v100,rate_k80,counts,max_nodes,weight"
 
 
-def opened(folder: Path, *lines: str, **more: object) -> Workload:
+def opened(folder: Path, *lines: str, **more: Any) -> Workload:
     file = folder / "trace.csv"
     file.write_text("\n".join(lines) + "\n")
     work = open_trace(str(file), TYPES, **more)

@@ -1,6 +1,7 @@
 """Each rule on a site where its right advice is known, and on one where it has to be silent."""
 
 from pathlib import Path
+from typing import Any
 
 import made_history
 import pytest
@@ -24,7 +25,7 @@ from slurm_hadar.tuning.draft import applied
 HERE = Path("/etc/slurm/slurm.conf")
 
 
-def study(text: str = made_history.CONF, toml: str = "", **more: object) -> Study:
+def study(text: str = made_history.CONF, toml: str = "", **more: Any) -> Study:
     place = site.of_conf(conf.parse(text, HERE))
     own = config.parse(toml, "hadar.toml") if toml else None
     return Study(place, config=own, **more)

@@ -1,6 +1,7 @@
 """What accounting tells, good and bad."""
 
 from pathlib import Path
+from typing import Any
 
 import made_history
 import numpy as np
@@ -188,7 +189,7 @@ def test_hostile_lines_give_an_answer_or_one_clear_sentence(lines: list[list[str
 
 def test_a_steered_job_counts_by_the_partition_that_it_was_submitted_to() -> None:
     untyped = "cpu=4,gres/gpu=1,mem=16G"
-    tres = {"ReqTRES": untyped, "AllocTRES": untyped, "Partition": "v100"}
+    tres: dict[str, Any] = {"ReqTRES": untyped, "AllocTRES": untyped, "Partition": "v100"}
     steered = [
         line(1, 0, 1, 2, **tres, Comment="mine [hadar1 types=any partitions=all]"),
         line(2, 0, 1, 2, **tres, Comment="[hadar1 types=any]"),

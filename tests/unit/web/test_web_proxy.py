@@ -19,7 +19,7 @@ from benchmarks.page.world import PretendController
 ROOT = os.getuid() == 0
 PROXY = "www-data" if ROOT else ME
 PASSWORD = "secret"  # noqa: S105
-(FIRST, _), (SECOND, _), _ = OTHERS
+FIRST, SECOND, _ = (name for name, _ in OTHERS)
 GUIDE = Path(__file__).parents[3] / "docs" / "web.md"
 
 
@@ -105,6 +105,7 @@ def test_each_link_of_each_page_works_below_the_prefix(front):
     _, address = front
     with as_user(address, FIRST) as page:
         assert page.get("/hadar").headers["location"].endswith("/hadar/")
+        seen: set[str]
         seen, left = set(), ["/hadar/"]
         while left:
             path = left.pop()

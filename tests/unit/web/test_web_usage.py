@@ -5,7 +5,7 @@ from page_service import ME, OTHERS, Relay, client, serving, with_accounting
 
 from benchmarks.page.world import PretendController
 
-(FIRST, _), (SECOND, _), _ = OTHERS
+FIRST, SECOND, _ = (name for name, _ in OTHERS)
 
 
 @pytest.fixture
