@@ -11,7 +11,7 @@ from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
 from slurm_hadar.domain.steering import decode
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Traffic
@@ -44,8 +44,9 @@ class Slurm:
         if name in self.errors:
             raise self.errors[name]
 
-    def reserve(self, name, nodes):
+    def reserve(self, name, nodes, seconds):
         self._called("reserve", name, tuple(nodes))
+        self.reserved_s = seconds
 
     def unreserve(self, name):
         self._called("unreserve", name)
@@ -109,6 +110,54 @@ def test_its_nodes_are_reserved_before_it_is_requeued(context):
         ("reserve", "hadar_1", ("v1",)),
         ("requeue", "1"),
     ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"node_count": 2},
+        {"request": GpuRequest(per_job={UNTYPED: 3})},
+        {"request": GpuRequest(per_task={UNTYPED: 1}), "tasks": 2},
+    ],
+    ids=["nodes", "GPUs on any nodes", "tasks on any nodes"],
+)
+def test_all_that_a_job_on_several_nodes_could_take_is_closed(context, more):
+    wide = job("4", declaration=None, priority=950, **more)
+    found = [
+        node("v1", gpus_used={"v100": 2}),
+        node("v2", gpus_used={"v100": 2}),
+        node("v3", gpus_used={"v100": 1}),
+        node("v4", gpus_used={"v100": 2}),
+        node("v5", usable=False),
+        node("k1", partitions=("k80",)),
+    ]
+    there = replace(context, nodes={one.name: one for one in found})
+    details = {**PART, "from": {"v1": {"v100": 2}, "v2": {"v100": 2}}}
+    slurm = Slurm(others=[*OTHERS, wide])
+    acknowledged(there, slurm, details)
+    assert slurm.named("reserve") == [("reserve", "hadar_1", ("v1", "v2", "v3"))]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"request": GpuRequest(per_job={UNTYPED: 1})}, {"request": GpuRequest()}],
+    ids=["GPUs of a node", "a GPU", "no GPU"],
+)
+def test_jobs_on_one_node_leave_the_others_open(context, more):
+    slurm = Slurm(others=[job("4", declaration=None, priority=950, **more)])
+    found = {name: node(name) for name in ("v1", "v2", "v3")}
+    details = {**PART, "from": {"v1": {"v100": 2}, "v2": {"v100": 2}}}
+    acknowledged(replace(context, nodes=found), slurm, details)
+    assert slurm.named("reserve") == [("reserve", "hadar_1", ("v1",))]
+
+
+@pytest.mark.parametrize(("leaves_s", "seconds"), [(40.0, 60.0), (130.0, 150.0)])
+def test_a_reservation_outlasts_what_a_job_takes_to_leave(context, leaves_s, seconds):
+    moving = context.config.moving.model_copy(update={"after_return_s": leaves_s})
+    slurm = Slurm()
+    site = context.config.model_copy(update={"moving": moving})
+    acknowledged(replace(context, config=site), slurm)
+    assert slurm.reserved_s == seconds
 
 
 @pytest.mark.parametrize(
