@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
-from slurm_hadar.domain.steering import decode
+from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -34,8 +34,8 @@ OTHERS = [job("2", declaration=None, priority=900), running("3", {"v1": {"v100":
 class Slurm:
     """It answers each call by what the test says, and starts job 1 after so many looks."""
 
-    def __init__(self, starts_after=1, others=OTHERS, **errors):
-        self.others = others
+    def __init__(self, starts_after=1, others=OTHERS, of_size=0, **errors):
+        self.others, self.of_size = others, of_size
         self.calls, self.errors, self.nice, self.left = [], errors, 0, starts_after
         self.traffic = Traffic()
 
@@ -61,12 +61,13 @@ class Slurm:
     def apply(self, updates):
         for update in updates:
             self.nice = int(update.fields.get("Nice", self.nice))
+            self.of_size = 0 if "TresPerNode" in update.fields else self.of_size
             self.calls.append(("update", dict(update.fields)))
         return [self.errors.get("update") for _ in updates]
 
     def read_jobs(self, ids=None):
         self._called("jobs")
-        mine = replace(REQUEUED, priority=400 - self.nice, nice=self.nice)
+        mine = replace(REQUEUED, priority=400 + self.of_size - self.nice, nice=self.nice)
         if ids is None:
             return [mine, *self.others]
         if ("unreserve", "hadar_1") in self.calls:
@@ -217,6 +218,15 @@ def test_it_is_the_first_in_the_queue_when_its_nodes_are_open(context):
     assert kept.was["Nice"] == "0" and kept.wrote["Nice"] == "-501"
 
 
+def test_it_is_the_first_although_its_priority_falls_with_its_size(context):
+    slurm = Slurm(of_size=50)
+    waits(context, slurm)
+    nices = [fields["Nice"] for _, fields in slurm.named("update") if "Nice" in fields]
+    assert nices == ["-451", "-501"]
+    names = [call[0] for call in slurm.calls]
+    assert names.index("unreserve") > len(names) - names[::-1].index("update") - 1
+
+
 def test_one_that_does_not_start_has_its_own_priority_again(context):
     slurm = Slurm(starts_after=100)
     waits(context, slurm)
@@ -233,3 +243,15 @@ def test_the_reservation_ends_for_one_that_does_not_go_there(context, more):
     slurm = Slurm(**({} if more else {"update": SlurmError("Invalid")}))
     waits(context, slurm, **more)
     assert slurm.named("unreserve") == [("unreserve", "hadar_1")]
+
+
+def test_a_job_that_is_held_meanwhile_waits_with_what_it_asked_for(context):
+    grown = {"request": GpuRequest(per_node={UNTYPED: 2}), "held": True, "priority": 0}
+    was, wrote = {"TresPerNode": "gres/gpu:1", "Nice": "0"}, {"TresPerNode": "gres/gpu:2"}
+    context.keep(REQUEUED, Steering({"v100": 2}, time=NOW - 99, moves=1, was=was, wrote=wrote))
+    slurm = Slurm()
+    (said,) = waits(context, slurm, **grown)
+    assert "held while it moved" in said
+    assert [fields for _, fields in slurm.named("update")] == [{"TresPerNode": "gres/gpu:1"}]
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.wrote["TresPerNode"] == "gres/gpu:1" and not kept.gpus

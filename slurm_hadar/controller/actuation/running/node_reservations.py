@@ -8,7 +8,7 @@ should the controller die; a Nice that is left is corrected when the move is end
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
@@ -100,12 +100,16 @@ def _may_spread(job: Job) -> bool:
 def give(
     context: ActionContext,
     released: Sequence[tuple[Entry, Job]],
+    least: Mapping[str, int],
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Open the nodes again: the jobs, which may start, are the first there. One that has not
-    started some seconds later gets its own priority again. Slurm is asked about these jobs only."""
+    started some seconds later gets its own priority again. Slurm is asked about these jobs only.
+    ``least``: what :func:`least_priorities` says."""
     if not released:
         return
+    # Of a smaller job PriorityWeightJobSize makes less.
+    move_priority.correct_nices(context, [entry for entry, _ in released], least)
     for entry, job in released:
         end(context, entry, job)
     waiting = {job.id: entry for entry, job in released}
@@ -119,7 +123,7 @@ def give(
         waiting = {id_: entry for id_, entry in waiting.items() if id_ in still}
         if not waiting:
             return
-    move_priority.correct_nices(context, list(waiting.values()))
+    move_priority.correct_nices(context, list(waiting.values()), {})
 
 
 def end(context: ActionContext, entry: Entry, job: Job) -> None:
