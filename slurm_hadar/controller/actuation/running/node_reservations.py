@@ -76,13 +76,13 @@ def _waiting(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list
 
 
 def _closed(context: ActionContext, entry: Entry, waiting: Sequence[Job]) -> list[str]:
-    """The nodes on which the job goes on; where one of ``waiting`` may take several nodes also those
-    that the job leaves and those with free GPUs. While some of its nodes are reserved Slurm passes
-    over such a job, and would start those behind it on the others."""
-    names = {*steering_of(entry.details, 0.0).nodes}
+    """The nodes on which the job goes on; where one of ``waiting`` may take several nodes also
+    those that the job leaves and those with free GPUs. While some of its nodes are reserved Slurm
+    passes over such a job, and would start those behind it on the others."""
+    names, held = {*steering_of(entry.details, 0.0).nodes}, entry.details.get("from")
     partitions = {name for job in waiting if _may_spread(job) for name in job.partitions}
-    if partitions:
-        names |= {*entry.details["from"]}
+    if partitions and isinstance(held, dict):
+        names |= held.keys()
     for node in context.nodes.values():
         free = any(count > node.gpus_used.get(kind, 0) for kind, count in node.gpus.items())
         if free and node.usable and not partitions.isdisjoint(node.partitions):
