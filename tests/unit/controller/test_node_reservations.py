@@ -139,6 +139,20 @@ def test_all_that_a_job_on_several_nodes_could_take_is_closed(context, more):
     assert slurm.named("reserve") == [("reserve", "hadar_1", ("v1", "v2", "v3"))]
 
 
+def test_the_part_of_another_job_is_not_closed(context):
+    found = {name: node(name) for name in ("v1", "v2", "v3")}
+    slurm = Slurm(others=[job("4", declaration=None, priority=950, node_count=2)])
+    for number, name in enumerate(("v1", "v2"), 1):
+        details = {**PART, "nodes": {name: {"v100": 1}}, "from": {name: {"v100": 2}}}
+        context.store.begin(str(number), "move", "asked", NOW - 1, details)
+    moved = [(entry, running(entry.job, {})) for entry in context.store.open_entries()]
+    node_reservations.reserve(replace(context, cluster=slurm, nodes=found), moved)
+    assert slurm.named("reserve") == [
+        ("reserve", "hadar_1", ("v1", "v3")),
+        ("reserve", "hadar_2", ("v2", "v3")),
+    ]
+
+
 @pytest.mark.parametrize(
     "more",
     [{}, {"request": GpuRequest(per_job={UNTYPED: 1})}, {"request": GpuRequest()}],

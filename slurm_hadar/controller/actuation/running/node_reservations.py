@@ -38,12 +38,15 @@ def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[
     answers."""
     answers: list[SlurmError | None] = []
     waiting = _waiting(context, moved)
+    parts = {name for entry, _ in moved for name in steering_of(entry.details, 0.0).nodes}
     seconds = max(_LEAST_S, context.config.moving.after_return_s + _MORE_S)
     for entry, job in moved:
         try:
             if waiting and is_for(context, entry):
-                nodes = _closed(context, entry, waiting)
-                context.cluster.reserve(_name(job), nodes, seconds)
+                part = steering_of(entry.details, 0.0).nodes.keys()
+                # No node on which another of them goes on, maybe sooner.
+                nodes = part | (_beside(context, entry, waiting) - parts)
+                context.cluster.reserve(_name(job), sorted(nodes), seconds)
             answers.append(None)
         except SlurmError as error:
             answers.append(error)
@@ -69,25 +72,22 @@ def _waiting(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list
         return []
     ids = {job.id for _, job in moved}
     return [
-        job
-        for job in jobs
-        if job.state is JobState.PENDING and not job.held and job.id not in ids
+        job for job in jobs if job.state is JobState.PENDING and not job.held and job.id not in ids
     ]
 
 
-def _closed(context: ActionContext, entry: Entry, waiting: Sequence[Job]) -> list[str]:
-    """The nodes on which the job goes on; where one of ``waiting`` may take several nodes also
-    those that the job leaves and those with free GPUs. While some of its nodes are reserved Slurm
-    passes over such a job, and would start those behind it on the others."""
-    names, held = {*steering_of(entry.details, 0.0).nodes}, entry.details.get("from")
+def _beside(context: ActionContext, entry: Entry, waiting: Sequence[Job]) -> set[str]:
+    """The nodes that the job leaves and those with free GPUs, where one of ``waiting`` may take
+    several. While the nodes on which the job goes on are reserved Slurm passes over such a job, and
+    would start those behind it on the others."""
     partitions = {name for job in waiting if _may_spread(job) for name in job.partitions}
-    if partitions and isinstance(held, dict):
-        names |= held.keys()
+    held = entry.details.get("from")
+    names = {*held} if partitions and isinstance(held, dict) else set[str]()
     for node in context.nodes.values():
         free = any(count > node.gpus_used.get(kind, 0) for kind, count in node.gpus.items())
         if free and node.usable and not partitions.isdisjoint(node.partitions):
             names.add(node.name)
-    return sorted(names)
+    return names
 
 
 def _may_spread(job: Job) -> bool:
