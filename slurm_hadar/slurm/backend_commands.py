@@ -44,8 +44,6 @@ _USERS_AT_ONCE = 200
 """Users whose associations are asked for by name; with more all are shown."""
 _USER = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 
-_RESERVED_MIN = 2
-"""Longer than a job takes to leave its nodes with Slurm's KillWait of 30 s."""
 _BEFORE_REPEATING_S = 3.0
 """scancel repeats a signal 5 s after the first."""
 
@@ -230,11 +228,11 @@ class CommandsCluster:
         self._many("requeue", lines, answers)
         return answers
 
-    def reserve(self, name: str, nodes: Sequence[str]) -> None:
+    def reserve(self, name: str, nodes: Sequence[str], seconds: float) -> None:
         """One ``scontrol create reservation``."""
         # For root: with limits enforced Slurm wants a user whom the accounting database knows.
         words = [f"ReservationName={name}", f"Nodes={','.join(nodes)}", "Users=root"]
-        times = ["StartTime=now", f"Duration={_RESERVED_MIN}", "Flags=IGNORE_JOBS,OVERLAP"]
+        times = ["StartTime=now", f"EndTime=now+{seconds:.0f}", "Flags=IGNORE_JOBS,OVERLAP"]
         self._one("reserve", ["create", "reservation", *words, *times])
 
     def unreserve(self, name: str) -> None:

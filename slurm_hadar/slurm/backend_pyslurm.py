@@ -189,9 +189,9 @@ class PySlurmCluster:
         """Through the commands."""
         return self._plain.requeue(ids)
 
-    def reserve(self, name: str, nodes: Sequence[str]) -> None:
+    def reserve(self, name: str, nodes: Sequence[str], seconds: float) -> None:
         """Through the commands."""
-        self._plain.reserve(name, nodes)
+        self._plain.reserve(name, nodes, seconds)
 
     def unreserve(self, name: str) -> None:
         """Through the commands."""

@@ -163,8 +163,8 @@ class Cluster(Protocol):
         """
         ...
 
-    def reserve(self, name: str, nodes: Sequence[str]) -> None:
-        """Close nodes for all jobs but those that run there, from now on for two minutes, by a
+    def reserve(self, name: str, nodes: Sequence[str], seconds: float) -> None:
+        """Close nodes for all jobs but those that run there, from now on for so long, by a
         reservation beside any others."""
         ...
 

@@ -11,8 +11,8 @@ from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.domain.job import JobState
-from slurm_hadar.domain.steering import decode
+from slurm_hadar.domain.job import UNTYPED, GpuRequest, JobState
+from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.exchange.progress import Ack, Progress
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -34,8 +34,8 @@ OTHERS = [job("2", declaration=None, priority=900), running("3", {"v1": {"v100":
 class Slurm:
     """It answers each call by what the test says, and starts job 1 after so many looks."""
 
-    def __init__(self, starts_after=1, others=OTHERS, **errors):
-        self.others = others
+    def __init__(self, starts_after=1, others=OTHERS, of_size=0, **errors):
+        self.others, self.of_size = others, of_size
         self.calls, self.errors, self.nice, self.left = [], errors, 0, starts_after
         self.traffic = Traffic()
 
@@ -44,8 +44,9 @@ class Slurm:
         if name in self.errors:
             raise self.errors[name]
 
-    def reserve(self, name, nodes):
+    def reserve(self, name, nodes, seconds):
         self._called("reserve", name, tuple(nodes))
+        self.reserved_s = seconds
 
     def unreserve(self, name):
         self._called("unreserve", name)
@@ -60,12 +61,13 @@ class Slurm:
     def apply(self, updates):
         for update in updates:
             self.nice = int(update.fields.get("Nice", self.nice))
+            self.of_size = 0 if "TresPerNode" in update.fields else self.of_size
             self.calls.append(("update", dict(update.fields)))
         return [self.errors.get("update") for _ in updates]
 
     def read_jobs(self, ids=None):
         self._called("jobs")
-        mine = replace(REQUEUED, priority=400 - self.nice, nice=self.nice)
+        mine = replace(REQUEUED, priority=400 + self.of_size - self.nice, nice=self.nice)
         if ids is None:
             return [mine, *self.others]
         if ("unreserve", "hadar_1") in self.calls:
@@ -109,6 +111,68 @@ def test_its_nodes_are_reserved_before_it_is_requeued(context):
         ("reserve", "hadar_1", ("v1",)),
         ("requeue", "1"),
     ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"node_count": 2},
+        {"request": GpuRequest(per_job={UNTYPED: 3})},
+        {"request": GpuRequest(per_task={UNTYPED: 1}), "tasks": 2},
+    ],
+    ids=["nodes", "GPUs on any nodes", "tasks on any nodes"],
+)
+def test_all_that_a_job_on_several_nodes_could_take_is_closed(context, more):
+    wide = job("4", declaration=None, priority=950, **more)
+    found = [
+        node("v1", gpus_used={"v100": 2}),
+        node("v2", gpus_used={"v100": 2}),
+        node("v3", gpus_used={"v100": 1}),
+        node("v4", gpus_used={"v100": 2}),
+        node("v5", usable=False),
+        node("k1", partitions=("k80",)),
+    ]
+    there = replace(context, nodes={one.name: one for one in found})
+    details = {**PART, "from": {"v1": {"v100": 2}, "v2": {"v100": 2}}}
+    slurm = Slurm(others=[*OTHERS, wide])
+    acknowledged(there, slurm, details)
+    assert slurm.named("reserve") == [("reserve", "hadar_1", ("v1", "v2", "v3"))]
+
+
+def test_the_part_of_another_job_is_not_closed(context):
+    found = {name: node(name) for name in ("v1", "v2", "v3")}
+    slurm = Slurm(others=[job("4", declaration=None, priority=950, node_count=2)])
+    for number, name in enumerate(("v1", "v2"), 1):
+        details = {**PART, "nodes": {name: {"v100": 1}}, "from": {name: {"v100": 2}}}
+        context.store.begin(str(number), "move", "asked", NOW - 1, details)
+    moved = [(entry, running(entry.job, {})) for entry in context.store.open_entries()]
+    node_reservations.reserve(replace(context, cluster=slurm, nodes=found), moved)
+    assert slurm.named("reserve") == [
+        ("reserve", "hadar_1", ("v1", "v3")),
+        ("reserve", "hadar_2", ("v2", "v3")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"request": GpuRequest(per_job={UNTYPED: 1})}, {"request": GpuRequest()}],
+    ids=["GPUs of a node", "a GPU", "no GPU"],
+)
+def test_jobs_on_one_node_leave_the_others_open(context, more):
+    slurm = Slurm(others=[job("4", declaration=None, priority=950, **more)])
+    found = {name: node(name) for name in ("v1", "v2", "v3")}
+    details = {**PART, "from": {"v1": {"v100": 2}, "v2": {"v100": 2}}}
+    acknowledged(replace(context, nodes=found), slurm, details)
+    assert slurm.named("reserve") == [("reserve", "hadar_1", ("v1",))]
+
+
+@pytest.mark.parametrize(("leaves_s", "seconds"), [(40.0, 60.0), (130.0, 150.0)])
+def test_a_reservation_outlasts_what_a_job_takes_to_leave(context, leaves_s, seconds):
+    moving = context.config.moving.model_copy(update={"after_return_s": leaves_s})
+    slurm = Slurm()
+    site = context.config.model_copy(update={"moving": moving})
+    acknowledged(replace(context, config=site), slurm)
+    assert slurm.reserved_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -168,6 +232,15 @@ def test_it_is_the_first_in_the_queue_when_its_nodes_are_open(context):
     assert kept.was["Nice"] == "0" and kept.wrote["Nice"] == "-501"
 
 
+def test_it_is_the_first_although_its_priority_falls_with_its_size(context):
+    slurm = Slurm(of_size=50)
+    waits(context, slurm)
+    nices = [fields["Nice"] for _, fields in slurm.named("update") if "Nice" in fields]
+    assert nices == ["-451", "-501"]
+    names = [call[0] for call in slurm.calls]
+    assert names.index("unreserve") > len(names) - names[::-1].index("update") - 1
+
+
 def test_one_that_does_not_start_has_its_own_priority_again(context):
     slurm = Slurm(starts_after=100)
     waits(context, slurm)
@@ -184,3 +257,15 @@ def test_the_reservation_ends_for_one_that_does_not_go_there(context, more):
     slurm = Slurm(**({} if more else {"update": SlurmError("Invalid")}))
     waits(context, slurm, **more)
     assert slurm.named("unreserve") == [("unreserve", "hadar_1")]
+
+
+def test_a_job_that_is_held_meanwhile_waits_with_what_it_asked_for(context):
+    grown = {"request": GpuRequest(per_node={UNTYPED: 2}), "held": True, "priority": 0}
+    was, wrote = {"TresPerNode": "gres/gpu:1", "Nice": "0"}, {"TresPerNode": "gres/gpu:2"}
+    context.keep(REQUEUED, Steering({"v100": 2}, time=NOW - 99, moves=1, was=was, wrote=wrote))
+    slurm = Slurm()
+    (said,) = waits(context, slurm, **grown)
+    assert "held while it moved" in said
+    assert [fields for _, fields in slurm.named("update")] == [{"TresPerNode": "gres/gpu:1"}]
+    kept = decode(context.store.steerings(["1"])["1"])
+    assert kept.wrote["TresPerNode"] == "gres/gpu:1" and not kept.gpus

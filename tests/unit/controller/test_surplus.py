@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
 from slurm_hadar.controller.actuation.destinations.surplus import given_back, without_surplus
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
-from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.node import Partition, Reservation
 from slurm_hadar.domain.steering import Steering
 
 ELASTIC = Declaration(
@@ -24,9 +24,9 @@ OWN = CONFIG.model_copy(update={"site": CONFIG.site.model_copy(update={"rights":
 V1 = node("v1", gpus_used={"v100": 2})
 
 
-def returned(jobs, found, steering=None, site=CONFIG, partitions=None):
+def returned(jobs, found, steering=None, site=CONFIG, partitions=None, **more):
     """Job -> nodes that it keeps, and the jobs that are moved for it."""
-    more = {"steering": steering} if steering else {}
+    more |= {"steering": steering} if steering else {}
     shown = observation(jobs, found, partitions, **more)
     snapshot = look(shown, site)
     stay = {id_: one.held for id_, one in snapshot.schedulable.items() if one.held}
@@ -162,3 +162,15 @@ def test_copies_with_a_list_of_partitions_may_start_again_on_any_type():
     assert returned([listed, ordinary(), ordinary("10")], found, FORKED, OWN) == {
         "1": {"v1": {"v100": 1}}
     }
+
+
+def test_it_keeps_no_node_that_a_reservation_takes_before_its_time_limit():
+    there = {"v1": {"v100": 1}, "k1": {"k80": 1}, "p1": {"p100": 1}}
+    found = [node(name, 1, gpus_used=gpus) for name, gpus in there.items()]
+    both = [ordinary(), ordinary("10")]
+    for start_s in (NOW - 60, NOW + 900):
+        maintenance = (Reservation("maintenance", ("v1",), start_s, NOW + 9000),)
+        kept = returned([copies(there), *both], found, FORKED, reservations=maintenance)
+        assert kept == {"1": {"p1": {"p100": 1}}}
+    # Requeued it would not start before the end of the maintenance.
+    assert not returned([grown(), ordinary()], [V1], GREW, reservations=maintenance)

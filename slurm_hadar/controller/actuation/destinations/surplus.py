@@ -54,7 +54,9 @@ def given_back(
     scene = _Scene(free, observation, config)
     found: dict[str, Placement] = {}
     for target in sorted(grown, key=lambda one: -_surplus(one, asked[one.job.id])):
-        for kept in _parts(target, asked[target.job.id], snapshot):
+        # Slurm starts it on no node that a reservation takes before its time limit is over.
+        closed = observation.reserved_nodes(target.job.time_limit_s)
+        for kept in _parts(target, asked[target.job.id], snapshot, closed):
             takers = scene.takers(target, kept, waiting)
             helped = next((job for job in takers if not job.managed), None)
             if helped is None:
@@ -91,23 +93,28 @@ def _is_nearly_done(target: SchedulableJob, snapshot: Snapshot) -> bool:
     return float(jobs.left[row]) < float(jobs.restart_s[row]) * fastest
 
 
-def _parts(target: SchedulableJob, asked: int, snapshot: Snapshot) -> Iterator[Place]:
-    """The parts of its nodes that are as much as it asked for, the fastest first."""
+def _parts(
+    target: SchedulableJob, asked: int, snapshot: Snapshot, closed: set[str]
+) -> Iterator[Place]:
+    """The parts of its nodes that are as much as it asked for, the fastest first; none of the
+    ``closed`` nodes."""
+    held = {name: gpus for name, gpus in target.held.items() if name not in closed}
     if target.request.copies[1] > 1:
         id_ = target.job.id
-        names = sorted(target.held, key=lambda one: -snapshot.rate(id_, target.held[one]))
+        names = sorted(held, key=lambda one: -snapshot.rate(id_, held[one]))
         for some in islice(combinations(names, asked // target.request.count), _MOST_PARTS):
-            yield {name: target.held[name] for name in some}
+            yield {name: held[name] for name in some}
         return
     if len(by_type(target.held)) > 1:
         return
     left, kept = asked, dict[str, Mapping[str, int]]()
-    for name, gpus in sorted(target.held.items(), key=lambda one: -sum(one[1].values())):
+    for name, gpus in sorted(held.items(), key=lambda one: -sum(one[1].values())):
         ((kind, count),) = gpus.items()
         if left > 0:
             kept[name] = {kind: min(left, count)}
             left -= count
-    yield kept
+    if left <= 0:
+        yield kept
 
 
 @dataclass(frozen=True)

@@ -87,10 +87,13 @@ def with_nice(ours: Steering, nice: MoveNice) -> Steering:
     return replace(ours, was=was, wrote=wrote, unsure=unsure)
 
 
-def correct_nices(context: ActionContext, entries: Sequence[Entry]) -> None:
-    """Correct the Nice of jobs that were released, where the one that they need was unknown."""
+def correct_nices(
+    context: ActionContext, entries: Sequence[Entry], least: Mapping[str, int]
+) -> None:
+    """Correct the Nice of jobs that were released, where the one that they need was unknown.
+    ``least``: as of :func:`restoring_nices`."""
     before = {
-        entry.job: priority
+        entry.job: max(priority, least.get(entry.job, 0))
         for entry in entries
         if isinstance(priority := entry.details.get("priority"), int)
     }

@@ -288,21 +288,12 @@ def _requeue(
 def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     messages: list[str] = []
-    waiting = [(entry, job) for entry, job in moved if not job.held]
     mails.restore(context, [job for _, job in moved if job.held])
-    for entry, job in moved:
-        if job.held:
-            outcome = "it was held while it moved; its owner or an admin decides"
-            context.remove_plan(job)
-            node_reservations.end(context, entry, job)
-            context.store.end(entry.id, outcome, now)
-            messages.append(f"job {job.id}: {outcome}")
-    if not waiting:
-        return messages
-    least = node_reservations.least_priorities(context, waiting)
-    nices = move_priority.restoring_nices(context, waiting, now, least)
+    startable = [(entry, job) for entry, job in moved if not job.held]
+    least = node_reservations.least_priorities(context, startable)
+    nices = move_priority.restoring_nices(context, startable, now, least)
     releases, updates = [], []
-    for entry, job in waiting:
+    for entry, job in moved:
         release = release_of(context, entry, job, now)
         if release.plan is None:
             context.remove_plan(job)
@@ -318,17 +309,17 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             )
         releases.append(release)
         updates.append(context.update(job, release.changes, steering_until_taken(context, release)))
-    answers = _update_errors(context, [job for _, job in waiting], updates, now)
+    answers = _update_errors(context, [job for _, job in moved], updates, now)
     used = []
-    for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
+    for (entry, job), release, error in zip(moved, releases, answers, strict=True):
         if job.id in least and error is None and not release.left:
             used.append((entry, job))
         else:
             node_reservations.end(context, entry, job)
-    node_reservations.give(context, used)
+    node_reservations.give(context, used, least)
     taken: list[Entry] = []
     begin_times: list[Update] = []
-    for (entry, job), release, error in zip(waiting, releases, answers, strict=True):
+    for (entry, job), release, error in zip(moved, releases, answers, strict=True):
         if error is None:
             steering = steering_of(entry.details, now)
             if not steering.gpus:
@@ -351,7 +342,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
                 begin_times.append(Update(job.id, {"StartTime": release.changes["StartTime"]}))
     if begin_times:
         context.cluster.apply(begin_times)
-    move_priority.correct_nices(context, taken if context.ages else [])
+    move_priority.correct_nices(context, taken if context.ages else [], {})
     return messages
 
 

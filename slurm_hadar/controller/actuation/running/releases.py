@@ -66,6 +66,10 @@ def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -
     return tuple(key for key in found if not (isinstance(unknown, list) and key in unknown))
 
 
+_HELD = "it was held while it moved; its owner or an admin decides"
+_WAITS = "and it waits with its owner's request"
+
+
 @dataclass(frozen=True)
 class Release:
     """What becomes of a requeued job. ``before``: what is kept of it until Slurm has taken its
@@ -88,18 +92,22 @@ def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Re
     theirs = _changed_since(context, entry, job, now)
     excluded = excluded_by_owner(context, entry, job)
     begins = _begins_later(context, entry, job, now)
-    if theirs or excluded or begins:
+    if theirs or excluded or begins or job.held:
         # Where it should go is not what its owner wants any more, or may not be.
         stays = _stays_so((*theirs, *(["its begin time"] if begins else [])))
         left = excluded or stays
         known = replace(before, gpus={}, nodes={}, time=now, moves=ours.moves)
         known = steering_store.given_up(known, theirs, job)
-        if excluded:
+        if excluded or job.held:
             changes, sure = owner_changes.accepted_request(
                 job, known, context.nodes, context.config
             )
         else:
             changes, sure = _within_types(context, job, known)
+        if job.held:
+            # Under priority/basic a Nice releases a held job.
+            changes.pop("Nice", None)
+            return Release(known, sure, changes, None, _HELD, _WAITS)
         if begins:
             left = left if left == stays else f"{left}; {stays}"
             return Release(known, sure, changes, None, left, "and Slurm starts it then")
