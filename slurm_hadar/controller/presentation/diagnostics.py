@@ -11,7 +11,7 @@ from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
-from slurm_hadar.controller.presentation import excluded_types, found_files, self_saving
+from slurm_hadar.controller.presentation import excluded_types, found_files, move_text, self_saving
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
@@ -310,7 +310,7 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
     moved &= reconciliation.outcome_text(last) != NOT_CARRIED_OUT
     if not moved or before is None or after is None:
         return
-    if after < before * (1.0 - _NOISE):
+    if after < before * (1.0 - _NOISE) and not move_text.given_back(last):
         yield Problem(
             f"its last move made it slower: {formats.rate(before)} -> {formats.rate(after)} "
             "samples/s",

@@ -323,8 +323,8 @@ def move_row(entry: Entry) -> MoveRow:
     outcome = reconciliation.outcome_text(entry)
     # Where it runs instead.
     shown = entry.shown if outcome == NOT_CARRIED_OUT else ""
-    parts = [part for part in (outcome, shown, reconciliation.effect_text(entry)) if part]
-    return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(parts))
+    parts = (outcome, shown, reconciliation.effect_text(entry), move_text.given_back(entry))
+    return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(filter(None, parts)))
 
 
 def changed(job: Job, observation: Observation, config: Config) -> list[str]:
