@@ -12,6 +12,8 @@ import numpy as np
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
 
+NO_GPU = "no GPU that managed jobs may use is free"
+"""Of the whole cluster; the controller replaces it with the cause."""
 _FINE = 1_000_000
 """CPUs and MB are counted in integer millionths, so that taking and giving back leaves no
 rounding."""
@@ -407,6 +409,5 @@ def nothing_to_place(view: View) -> Plan | None:
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
     if not view.nodes.gpus.any() and not len(view.jobs.held):
-        why = "no node has a GPU that managed jobs may use"
-        return Plan(waiting=dict.fromkeys(view.jobs.ids, why), notes=(why,))
+        return Plan(waiting=dict.fromkeys(view.jobs.ids, NO_GPU), notes=(NO_GPU,))
     return None

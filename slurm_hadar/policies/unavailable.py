@@ -48,7 +48,7 @@ def _none_open(names: Sequence[str], elsewhere: IntArray) -> str:
     if rest:
         causes.append(
             f"no GPU of {', '.join(rest)} is open to it now: other jobs that no plan can move have"
-            " them, they are kept for a job ahead, or their nodes are closed to it"
+            " them, they are kept for a job ahead, or their nodes are down, drained or closed to it"
         )
     if closed:
         causes.append(

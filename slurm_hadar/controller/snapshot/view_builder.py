@@ -14,6 +14,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     schedulable_jobs,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.no_gpu import why_no_gpu
 from slurm_hadar.controller.snapshot.returned_types import returned_types
 from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
 from slurm_hadar.controller.snapshot.sources import Sources, job_rates
@@ -57,6 +58,8 @@ class Snapshot:
     measured, see :mod:`slurm_hadar.controller.snapshot.returned_types`."""
     node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
+    no_gpu: str = ""
+    """Why the view has no GPU for its jobs; empty where it has some."""
 
     def rate(self, id_: str, gpus: Mapping[str, int]) -> float:
         """Samples/s of a job on GPUs of one type; 0 where they are of several, or not known."""
@@ -176,4 +179,5 @@ def snapshot_of(
         node_gpus=np.array(
             [gpus_of(observation.nodes[name]) for name in nodes.names], dtype=np.int64
         ),
+        no_gpu="" if nodes.gpus.any() else why_no_gpu(observation, kinds),
     )
