@@ -11,7 +11,13 @@ from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
-from slurm_hadar.controller.presentation import excluded_types, found_files, move_text, self_saving
+from slurm_hadar.controller.presentation import (
+    closed_partitions,
+    excluded_types,
+    found_files,
+    move_text,
+    self_saving,
+)
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
@@ -125,6 +131,10 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         show = f"sacctmgr show assoc where user={shlex.quote(job.user)}"
         of = "" if first.id == job.id else f" (Slurm says so of job {first.id})"
         yield Problem(f"its owner is at a limit: {first.reason}{of}", (show, "sacctmgr show qos"))
+    elif why := closed_partitions.why_closed(job, known.observation, known.config):
+        closed = closed_partitions.partitions_not_up(job, known.observation, known.config)
+        open_ = (f"scontrol update PartitionName={one.name} State=UP" for one in closed)
+        yield Problem(why, tuple(f"as an operator: {command}" for command in open_))
     elif not pending_demand.competes_for_gpus(job, known.observation):
         yield Problem(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
 

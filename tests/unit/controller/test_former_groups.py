@@ -117,7 +117,7 @@ def test_where_they_cannot_be_said_the_list_stays():
         (waits(), {"gpu": {"nodes": ("x1",)}}),
         (waits(own_partitions=frozenset({"gpu"})), {}),
         # Nor does one that starts no jobs help.
-        (waits(), {"gpu": {"up": False}}),
+        (waits(), {"gpu": {"state": "DOWN"}}),
     ],
 )
 def test_other_lists_stay(one, there):
@@ -138,7 +138,7 @@ def test_no_job_changes_places_by_it():
     shown = replace(observation([waits(**old), neighbour]), age=ENFORCED)
     assert "Partition" not in hinted(decide(shown, {}, WITHOUT)).get("1", {})
     # Slurm would end it as it forgets a partition of its list.
-    closed = replace(shown, partitions=partitions(k80={"up": False}))
+    closed = replace(shown, partitions=partitions(k80={"state": "DOWN"}))
     assert hinted(decide(closed, {}, WITHOUT))["1"] == {"Partition": "gpu"}
 
 
