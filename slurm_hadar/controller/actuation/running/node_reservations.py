@@ -9,6 +9,7 @@ the controller die; a Nice that is left is corrected when the move is ended.
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
@@ -18,6 +19,8 @@ from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 
+_RESERVED = "reserved"
+"""Key of a journal entry's details: a reservation was, or may have been, made for the move."""
 _LOOKS, _PAUSE_S = 10, 0.5
 """How often, and how far apart, it is asked whether the jobs have started."""
 
@@ -30,19 +33,25 @@ def is_for(context: ActionContext, entry: Entry) -> bool:
     return may and isinstance(held, dict) and is_part(place, held)
 
 
-def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[SlurmError | None]:
-    """Close the nodes of such moves before their jobs are requeued, where others wait: Slurm's
-    answers."""
-    answers: list[SlurmError | None] = []
+def reserve(
+    context: ActionContext, moved: Sequence[tuple[Entry, Job]]
+) -> list[tuple[Entry, SlurmError | None]]:
+    """Close the nodes of such moves before their jobs are requeued, where others wait: the entries
+    as they are kept then, and Slurm's answers."""
+    answers: list[tuple[Entry, SlurmError | None]] = []
     chosen = least_priorities(context, moved)
     for entry, job in moved:
-        try:
-            if job.id in chosen:
+        known, answer = entry, None
+        if job.id in chosen:
+            # First: the reservation is to end even if this controller dies meanwhile.
+            known = replace(entry, details={**entry.details, _RESERVED: True})
+            context.store.keep_details(known.id, known.details)
+            try:
                 nodes = sorted(steering_of(entry.details, 0.0).nodes)
                 context.cluster.reserve(_name(job), nodes)
-            answers.append(None)
-        except SlurmError as error:
-            answers.append(error)
+            except SlurmError as error:
+                answer = error
+        answers.append((known, answer))
     return answers
 
 
@@ -91,7 +100,7 @@ def end(context: ActionContext, entry: Entry, job: Job) -> None:
     """Open the nodes of a move again, if they were reserved."""
     # Where that fails the reservation has ended by itself, or will.
     with contextlib.suppress(SlurmError):
-        if is_for(context, entry):
+        if entry.details.get(_RESERVED):
             context.cluster.unreserve(_name(job))
 
 
