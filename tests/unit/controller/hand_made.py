@@ -1,6 +1,8 @@
 """Domain records made by hand: a small cluster, its jobs, and a tick's decision about them."""
 
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
@@ -10,6 +12,7 @@ from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.observation.observed import Observation, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot
+from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
@@ -18,6 +21,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.hosts import expand
+from slurm_hadar.slurm.traffic import Traffic
 from slurm_hadar.slurm.tres import parse_gpus
 
 NOW = 1_000_000.0
@@ -232,3 +236,21 @@ def after(observed, intended, **more):
         now=observed.now + 1,
         **more,
     )
+
+
+def quiet_slurm():
+    """A Slurm without limits and topology; a test itself says what is seen of jobs and nodes."""
+    return SimpleNamespace(
+        traffic=Traffic(lambda: NOW),
+        queries=Counter(),
+        read_config=dict,
+        read_limits=lambda _: {},
+        read_topology=dict,
+    )
+
+
+def that_sees(store, shown, site=CONFIG):
+    """A controller that sees ``shown``."""
+    controller = Controller(site, quiet_slurm(), store, RATES, 0)
+    controller.observe = lambda: shown
+    return controller

@@ -3,13 +3,11 @@
 import os
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hand_made import (
     CONFIG,
     NOW,
-    RATES,
     config,
     job,
     nodes,
@@ -17,6 +15,7 @@ from hand_made import (
     ordinary,
     partitions_of,
     running,
+    that_sees,
 )
 
 from slurm_hadar.controller.journal.store import Store
@@ -25,12 +24,10 @@ from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import explanation_of
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
-from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.heartbeat import Heartbeat
 from slurm_hadar.reports.status import CONTROLLER, ControllerState
-from slurm_hadar.slurm.traffic import Traffic
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 LIST = ("v100", "p100", "k80")
@@ -95,11 +92,8 @@ def test_what_does_not_keep_a_job_is_not_named():
 def test_explain_says_it(tmp_path):
     found, one, _ = shown(WAITS, v100="DOWN")
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Controller(
-            SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0
-        )
-        controller.observe = lambda: found
-        assert f"Waits: {why_closed(one, found, SITE)}" in explanation_of(controller, "1").notes
+        notes = explanation_of(that_sees(store, found, SITE), "1").notes
+    assert f"Waits: {why_closed(one, found, SITE)}" in notes
 
 
 def test_status_and_doctor_say_it():
