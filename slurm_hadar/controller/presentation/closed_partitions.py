@@ -27,32 +27,36 @@ def why_closed(job: Job, observation: Observation, config: Config) -> str:
     closed = partitions_not_up(job, observation, config)
     if not closed:
         return ""
+    typed = typed_partitions(job, observation, config)
     states = " and ".join(
-        f"{one.name} is {one.state} ({_MEANING.get(one.state, 'it is not UP')})" for one in closed
+        f"partition {one.name} is {one.state} ({_MEANING.get(one.state, 'it is not UP')})"
+        for one in closed
     )
-    if closed[0].name not in job.partitions:
-        (typed,) = job.partitions
+    if closed[0].name not in (*job.partitions, *typed):
+        (name,) = typed
         return (
-            f"in the group of partition {typed} {states}; until all are UP the job waits in "
-            f"{typed}, as its owner typed it, without an order"
+            f"in its group {name}, {states}; until all are UP the job waits in partition {name}, "
+            "as its owner typed it, and may start there on any GPU type that it accepts"
         )
     starts = [
         one.name for one in _known(job.partitions, observation) if one.state in _STARTS_QUEUED
     ]
-    blocked = any(one.state not in _STARTS_QUEUED for one in closed)
-    others = f"; it may start in {' and '.join(starts)}" if starts and blocked else ""
-    return f"partition {states}{others}"
+    if starts and not {one.name for one in closed} <= {*starts}:
+        return f"{states}; it may start in {' and '.join(starts)}"
+    return states
 
 
 def partitions_not_up(job: Job, observation: Observation, config: Config) -> list[Partition]:
-    """Those in which a job waits, or else of the group of the one that its owner typed."""
+    """Those in which a job waits, or that its owner typed, or else of the group of that."""
     if job.state is not JobState.PENDING:
         return []
-    own = [one for one in _known(job.partitions, observation) if not one.up]
+    typed = typed_partitions(job, observation, config)
+    own = [
+        one for one in _known(dict.fromkeys((*typed, *job.partitions)), observation) if not one.up
+    ]
     is_owners = "Partition" in observation.steered(job.id).foreign
     if own or not job.managed or job.declaration is None or is_owners:
         return own
-    typed = typed_partitions(job, observation, config)
     if typed != job.partitions:
         return []
     declared = job.declaration

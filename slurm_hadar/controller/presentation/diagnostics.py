@@ -22,7 +22,12 @@ from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, OWN_BEGIN_TIME, placed
+from slurm_hadar.controller.snapshot.eligibility import (
+    KEPT_WAITING,
+    NEVER_MET,
+    OWN_BEGIN_TIME,
+    placed,
+)
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import by_type
@@ -136,7 +141,7 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         open_ = (f"scontrol update PartitionName={one.name} State=UP" for one in closed)
         yield Problem(why, tuple(f"as an operator: {command}" for command in open_))
     elif not pending_demand.competes_for_gpus(job, known.observation):
-        yield Problem(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
+        yield Problem(f"{KEPT_WAITING}: {job.reason}", (f"scontrol show job {job.id}",))
 
 
 def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
@@ -176,7 +181,8 @@ def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     # Its owner's wish is no problem.
     if last is None or started_since(job, last) or last.reason == OWN_BEGIN_TIME:
         return
-    if last.placement == "not steered" and not (job.held or job.never_met):
+    is_said = job.held or job.never_met or last.reason == f"{KEPT_WAITING}: {job.reason}"
+    if last.placement == "not steered" and not is_said:
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
 
 

@@ -18,6 +18,7 @@ from hand_made import (
     that_sees,
 )
 
+from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation.closed_partitions import why_closed
 from slurm_hadar.controller.presentation.diagnostics import problems
@@ -32,8 +33,11 @@ from slurm_hadar.reports.status import CONTROLLER, ControllerState
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
 LIST = ("v100", "p100", "k80")
 ANY = Declaration(types=("any",), model="resnet50", checkpoint="yes", partitions=("gpu",))
-DOWN = "v100 is DOWN (Slurm starts no job there)"
-GROUP_WAITS = "; until all are UP the job waits in gpu, as its owner typed it, without an order"
+DOWN = "partition v100 is DOWN (Slurm starts no job there)"
+GROUP_WAITS = (
+    "; until all are UP the job waits in partition gpu, as its owner typed it, and may start there "
+    "on any GPU type that it accepts"
+)
 
 
 def shown(one, site=SITE, steering=None, **states):
@@ -54,11 +58,11 @@ WAITS = job("1", declaration=ANY)
     ("states", "says"),
     [
         ({}, ""),
-        ({"v100": "DOWN"}, f"in the group of partition gpu {DOWN}{GROUP_WAITS}"),
+        ({"v100": "DOWN"}, f"in its group gpu, {DOWN}{GROUP_WAITS}"),
         (
             {"v100": "DRAIN", "k80": "INACTIVE"},
-            "in the group of partition gpu v100 is DRAIN (it takes no new job) and k80 is INACTIVE "
-            f"(it takes no new job, and Slurm starts none there){GROUP_WAITS}",
+            "in its group gpu, partition v100 is DRAIN (it takes no new job) and partition k80 is "
+            f"INACTIVE (it takes no new job, and Slurm starts none there){GROUP_WAITS}",
         ),
         ({"gpu": "DOWN"}, "partition gpu is DOWN (Slurm starts no job there)"),
         ({"gpu": "DRAIN"}, "partition gpu is DRAIN (it takes no new job)"),
@@ -72,9 +76,16 @@ def test_what_is_said_of_a_job_in_the_partition_that_its_owner_typed(states, say
 
 def test_a_list_starts_in_its_other_partitions():
     listed = replace(WAITS, partitions=LIST)
-    assert why(listed, v100="DOWN", p100="UP") == f"partition {DOWN}; it may start in p100 and k80"
+    assert why(listed, v100="DOWN", p100="UP") == f"{DOWN}; it may start in p100 and k80"
     assert why(listed, v100="DRAIN") == "partition v100 is DRAIN (it takes no new job)"
     assert why(listed, **dict.fromkeys(LIST, "DOWN")).count("DOWN") == 3
+
+
+def test_one_of_the_owners_list_that_is_left_out_meanwhile_is_named():
+    typed = job("1", partitions=("k80",), declaration=replace(ANY, partitions=("v100", "k80")))
+    ours = Steering(was={"Partition": "v100,k80"}, wrote={"Partition": "k80"})
+    assert why(typed, steering=ours, v100="DOWN") == f"{DOWN}; it may start in k80"
+    assert why(typed, steering=ours) == ""
 
 
 def test_what_does_not_keep_a_job_is_not_named():
@@ -108,5 +119,6 @@ def test_status_and_doctor_say_it():
     assert problem.what == said
     assert problem.cures == ("as an operator: scontrol update PartitionName=v100 State=UP",)
     found, one, _ = shown(replace(WAITS, reason="PartitionDown"), gpu="DOWN")
-    (problem,) = problems(JobContext("1", found, SITE, os.getuid(), beat))
+    last = Decision("1", NOW - 5, "not steered", "Slurm keeps it waiting: PartitionDown")
+    (problem,) = problems(JobContext("1", found, SITE, os.getuid(), beat, last=last))
     assert problem.what == "partition gpu is DOWN (Slurm starts no job there)"
