@@ -145,22 +145,22 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
 
 
 def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
-    if ANY in declared.types or not declared.types:
+    if not declared.types or not any(job.request.gpus.values()):
         return
     nodes = known.observation.nodes.values()
     there = {kind for node in nodes for kind in node.gpus}
     usable = {kind for node in nodes if node.usable for kind in node.gpus}
-    wanted = set(declared.types)
+    wanted = there if ANY in declared.types else set(declared.types)
     more = f"hadar set {job.id} types=any"
-    if not wanted & there:
+    if ANY not in declared.types and not wanted & there:
         have = ", ".join(sorted(kind for kind in there if kind)) or "none"
         yield Problem(
             f"no node has what it accepts ({', '.join(sorted(wanted))}); there are {have}", (more,)
         )
-    elif not wanted & usable and job.state is JobState.PENDING:
+    elif there and not wanted & usable and job.state is JobState.PENDING:
         yield Problem(
             f"all nodes with what it accepts ({', '.join(sorted(wanted & there))}) are out of use",
-            ("sinfo -R", more),
+            ("sinfo -R", more) if usable else ("sinfo -R",),
         )
 
 

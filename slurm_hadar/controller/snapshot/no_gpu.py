@@ -21,7 +21,7 @@ def why_no_gpu(observation: Observation, kinds: Collection[str]) -> str:
     elif open_:
         found.append("all GPUs are busy with jobs that slurm-hadar cannot move")
     for number, what in (
-        (len(there) - len(names), "down, drained or otherwise out of use (sinfo -R)"),
+        (len(there) - len(names), "down, drained or otherwise closed to new jobs (sinfo -R)"),
         (len(reserved), "reserved (scontrol show reservation)"),
     ):
         if number:

@@ -275,6 +275,14 @@ def test_nodes_that_are_all_out_of_use_are_reported(site):
     assert "out of use" in found.what and found.cures[0] == "sinfo -R"
 
 
+def test_of_no_other_type_is_said_that_it_would_help(site):
+    found = [replace(one, usable=False, state="DOWN") for one in nodes()]
+    said = "all nodes with what it accepts (k80, p100, v100) are out of use"
+    for types in (("any",), ("k80", "p100", "v100")):
+        (problem,) = wrong(site, job("1", declaration=replace(CHECKED, types=types)), found=found)
+        assert problem.what == said and problem.cures == ("sinfo -R",)
+
+
 def test_files_that_cannot_be_believed_are_named(site):
     folder = site.site.exchange_dir
     (folder / "plan.1.json").write_text("{")

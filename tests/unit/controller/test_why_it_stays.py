@@ -72,9 +72,12 @@ DRAINED = [replace(one, state="IDLE+DRAIN", usable=False) for one in nodes()]
         (
             [*BUSY[:5], DRAINED[5]],
             "all GPUs are busy with jobs that slurm-hadar cannot move; 1 of 6 nodes with GPUs is "
-            "down, drained or otherwise out of use (sinfo -R)",
+            "down, drained or otherwise closed to new jobs (sinfo -R)",
         ),
-        (DRAINED, "all nodes with GPUs are down, drained or otherwise out of use (sinfo -R)"),
+        (
+            DRAINED,
+            "all nodes with GPUs are down, drained or otherwise closed to new jobs (sinfo -R)",
+        ),
     ],
     ids=["busy", "busy and drained", "drained"],
 )
