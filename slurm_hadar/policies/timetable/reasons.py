@@ -49,7 +49,6 @@ class _Reasons:
         self.view, self.pools, self.options = inputs.view, inputs.pools, inputs.options
         self.choice, self.table = choice, table
         self._doubt, self._restart = inputs.doubt, restart_factor(inputs.view)
-        self._age_s = np.maximum(inputs.view.now - inputs.view.jobs.arrival_s, 0.0)
         self._limited = inputs.doubt.reach < int(inputs.options.gpus.max(initial=0))
         self._ratio, self._places = inputs.ratio, places
         self._min_stay_s = inputs.settings.min_stay_s
@@ -203,11 +202,13 @@ class _Reasons:
         """What the next restart costs beside those that the job has had."""
         jobs = self.view.jobs
         number = int(jobs.prospects.restarts[job]) if jobs.prospects is not None else 0
-        cost, age = f"{jobs.restart_s[job]:.0f} s", span(float(self._age_s[job]))
+        cost = f"{jobs.restart_s[job]:.0f} s"
         if number == 0:
-            return f"a restart of {cost} costs, as it was submitted {age} ago"
+            age_s = max(0.0, self.view.now - float(jobs.arrival_s[job]))
+            return f"a restart of {cost} costs, as it was submitted {span(age_s)} ago"
+        # Slurm counts a submission anew at each requeue.
         had = f"{number} restart{'s' if number > 1 else ''} of {cost}"
-        return f"a further restart costs, as it has had {had} since its submission {age} ago"
+        return f"a further restart costs, as it has had {had}"
 
     def _stays(self, job: int, at: int) -> str:
         """The best of the placements where it would run faster."""

@@ -69,7 +69,7 @@ def test_where_restarts_took_all_its_time_no_other_placement_gains_more_than_one
     reason = decide(view_of(nodes_of([[1, 0], [0, 1]]), jobs), {})[0].placements["j0"].reason
     assert reason.endswith(
         "so no other placement gains more than a further restart costs, as it has had 12 restarts "
-        "of 100 s since its submission 17 min ago"
+        "of 100 s"
     )
 
 
@@ -87,7 +87,7 @@ def test_the_reason_of_a_job_of_unknown_work_is_two_short_sentences() -> None:
         "1 x middle, value 0.81 - price 0; when places were last chosen it was taken, or not worth "
         "a move (100 s). Its work is "
         "not known, so only a placement 2.2 times as fast gains more than a further restart costs, "
-        "as it has had 5 restarts of 100 s since its submission 17 min ago"
+        "as it has had 5 restarts of 100 s"
     )
     assert moves == (
         "1 x middle (n1), end unknown; gain 0.81 = value 0.81 - price 0; it moves from 1 x fast, "
