@@ -82,7 +82,7 @@ class Decider:
             if target.held
         }
         plan = movability.explained(plan, {**fixed, **shown.staying})
-        plan = no_gpu.explained(plan, shown.no_gpu)
+        plan = no_gpu.explained(plan, shown.view.types, shown.why_no_gpu)
         declaring = {
             id_
             for id_, target in shown.schedulable.items()

@@ -11,9 +11,8 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.unavailable import NO_GPU
 
-NO_GPU = "no GPU that managed jobs may use is free"
-"""Of the whole cluster; the controller replaces it with the cause."""
 _FINE = 1_000_000
 """CPUs and MB are counted in integer millionths, so that taking and giving back leaves no
 rounding."""
@@ -385,7 +384,7 @@ class FreeCapacity:
         """As text: the resource that a gang of this size lacks in these pools."""
         allowed = list(pools)
         if not allowed:
-            return "no node with a GPU type that suits it is open to its owner"
+            return "GPUs: none of a type that suits it is free on nodes open to it"
         free = sum(self.left[p] for p in allowed)
         if free < gpus:
             return f"GPUs: it needs {gpus}, {free} are free on nodes open to it"

@@ -1,7 +1,8 @@
 """From what Slurm shows to what a policy sees."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -58,8 +59,8 @@ class Snapshot:
     measured, see :mod:`slurm_hadar.controller.snapshot.returned_types`."""
     node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
-    no_gpu: str = ""
-    """Why the view has no GPU for its jobs; empty where it has some."""
+    why_no_gpu: Callable[[Collection[str]], str] = lambda _: ""
+    """Why no GPU of some types is free, of which the view has none for any job."""
 
     def rate(self, id_: str, gpus: Mapping[str, int]) -> float:
         """Samples/s of a job on GPUs of one type; 0 where they are of several, or not known."""
@@ -179,5 +180,5 @@ def snapshot_of(
         node_gpus=np.array(
             [gpus_of(observation.nodes[name]) for name in nodes.names], dtype=np.int64
         ),
-        no_gpu="" if nodes.gpus.any() else why_no_gpu(observation, kinds),
+        why_no_gpu=partial(why_no_gpu, observation),
     )

@@ -86,6 +86,35 @@ def test_why_no_gpu_is_there_for_any_job(policy, there, says):
     assert plan.waiting == {"1": says} and plan.notes == (says,)
 
 
+K80 = Declaration(types=("k80",), checkpoint="yes", model="ResNet-50")
+
+
+@pytest.mark.parametrize("policy", ["timetable", "hadar"])
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        (
+            [*nodes()[:4], *DRAINED[4:]],
+            "all nodes with GPUs of k80 are down, drained or otherwise closed to new jobs "
+            "(sinfo -R)",
+        ),
+        (
+            [*nodes()[:4], *BUSY[4:]],
+            "all GPUs of k80 are busy with jobs that slurm-hadar cannot move",
+        ),
+        (
+            [*nodes()[:4], BUSY[4], DRAINED[5]],
+            "all GPUs of k80 are busy with jobs that slurm-hadar cannot move; 1 of 2 nodes with "
+            "GPUs of k80 is down, drained or otherwise closed to new jobs (sinfo -R)",
+        ),
+    ],
+    ids=["drained", "busy", "both"],
+)
+def test_why_no_gpu_of_the_accepted_types_is_there(policy, there, says):
+    shown = look(observation([job("1", declaration=K80)], there))
+    assert planned(shown, policy).waiting == {"1": says}
+
+
 def test_gpus_that_are_reserved_or_kept_for_a_job_ahead_are_not_called_busy():
     there = nodes()[:1]
     ahead = ordinary("9", priority=2000, request=GpuRequest(per_node={UNTYPED: 2}))
