@@ -19,7 +19,7 @@ from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.snapshot import forks, movability, shapes
+from slurm_hadar.controller.snapshot import forks, movability, no_gpu, shapes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.controller.snapshot.work import explained, with_unknown_speeds
 from slurm_hadar.controller.tick_context import TickContext
@@ -82,6 +82,7 @@ class Decider:
             if target.held
         }
         plan = movability.explained(plan, {**fixed, **shown.staying})
+        plan = no_gpu.explained(plan, shown.view.types, shown.why_no_gpu)
         declaring = {
             id_
             for id_, target in shown.schedulable.items()

@@ -36,7 +36,7 @@ class Partition:
 
     name: str
     nodes: tuple[str, ...] = ()
-    up: bool = True
+    state: str = "UP"
     default: bool = False
     max_time_s: float = inf
     default_time_s: float = inf
@@ -67,6 +67,11 @@ class Partition:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Key of slurm.conf -> value, of what else it gives or forbids its jobs: default memory,
     defaults per GPU, sharing. Only where it differs from what Slurm does by itself."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes and starts jobs."""
+        return self.state == "UP"
 
     def __hash__(self) -> int:
         """By its name alone: the names of thousands of nodes are not hashed for each job."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import IntArray, View
+from slurm_hadar.policies.unavailable import NO_GPU
 
 _FINE = 1_000_000
 """CPUs and MB are counted in integer millionths, so that taking and giving back leaves no
@@ -383,7 +384,7 @@ class FreeCapacity:
         """As text: the resource that a gang of this size lacks in these pools."""
         allowed = list(pools)
         if not allowed:
-            return "no node with a GPU type that suits it is open to its owner"
+            return "GPUs: none of a type that suits it is free on nodes open to it"
         free = sum(self.left[p] for p in allowed)
         if free < gpus:
             return f"GPUs: it needs {gpus}, {free} are free on nodes open to it"
@@ -407,6 +408,5 @@ def nothing_to_place(view: View) -> Plan | None:
     if not view.jobs.ids:
         return Plan(notes=("no managed job waits or runs",))
     if not view.nodes.gpus.any() and not len(view.jobs.held):
-        why = "no node has a GPU that managed jobs may use"
-        return Plan(waiting=dict.fromkeys(view.jobs.ids, why), notes=(why,))
+        return Plan(waiting=dict.fromkeys(view.jobs.ids, NO_GPU), notes=(NO_GPU,))
     return None

@@ -6,6 +6,12 @@ import numpy as np
 
 from slurm_hadar.domain.view import IntArray, View
 
+NO_GPU = "no GPU that managed jobs may use is free"
+"""Of the whole cluster; the controller replaces it, and :data:`NO_GPU_OF`, with the cause."""
+NO_GPU_OF = (
+    "no GPU of {} is open to it now: other jobs that no plan can move have them, they are kept for "
+    "a job ahead, or their nodes are down, drained or closed to it"
+)
 NOT_RUNNABLE = "no GPU type and count that it can run with"
 
 
@@ -46,10 +52,7 @@ def _none_open(names: Sequence[str], elsewhere: IntArray) -> str:
     rest = [name for name, number in zip(names, elsewhere, strict=True) if not number]
     causes = []
     if rest:
-        causes.append(
-            f"no GPU of {', '.join(rest)} is open to it now: other jobs that no plan can move have"
-            " them, they are kept for a job ahead, or their nodes are closed to it"
-        )
+        causes.append(NO_GPU_OF.format(", ".join(rest)))
     if closed:
         causes.append(
             f"{' + '.join(closed)} that are free or held by jobs that a plan can move are on nodes"

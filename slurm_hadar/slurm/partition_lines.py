@@ -33,8 +33,8 @@ _KEYS = {
     "qos": "QOS",
     "billing": "TRESBillingWeights",
 }
-"""Field of a partition -> its key. All but name, nodes, default, up and defaults: access, limits,
-order."""
+"""Field of a partition -> its key. All but name, nodes, default, state and defaults: access,
+limits, order."""
 _DEFAULTS = {
     "DefMemPerCPU": ("UNLIMITED", "0"),
     "DefMemPerNode": ("UNLIMITED", "0"),

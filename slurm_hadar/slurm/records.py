@@ -197,7 +197,7 @@ def _partition(record: dict[str, str]) -> Partition:
     return Partition(
         name=record["PartitionName"],
         nodes=hosts.expand(record.get("Nodes", "")),
-        up=record.get("State", "UP") == "UP",
+        state=record.get("State", "UP"),
         default=record.get("Default") == "YES",
         max_time_s=most,
         default_time_s=most if usual is None else usual,

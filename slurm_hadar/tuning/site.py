@@ -222,7 +222,7 @@ def _partition_of(entry: ConfEntry, all_nodes: tuple[str, ...]) -> Partition:
     return Partition(
         name=keys["partitionname"],
         nodes=nodes,
-        up=keys.get("state", "UP").upper() == "UP",
+        state=keys.get("state", "UP").upper(),
         default=keys.get("default", "").upper() == "YES",
         max_time_s=most,
         default_time_s=most if usual is None else usual,

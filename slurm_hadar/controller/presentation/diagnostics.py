@@ -11,12 +11,23 @@ from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED, SAVED
 from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
-from slurm_hadar.controller.presentation import excluded_types, found_files, self_saving
+from slurm_hadar.controller.presentation import (
+    closed_partitions,
+    excluded_types,
+    found_files,
+    move_text,
+    self_saving,
+)
 from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.controller.snapshot.eligibility import NEVER_MET, OWN_BEGIN_TIME, placed
+from slurm_hadar.controller.snapshot.eligibility import (
+    KEPT_WAITING,
+    NEVER_MET,
+    OWN_BEGIN_TIME,
+    placed,
+)
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import by_type
@@ -125,27 +136,31 @@ def _held(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
         show = f"sacctmgr show assoc where user={shlex.quote(job.user)}"
         of = "" if first.id == job.id else f" (Slurm says so of job {first.id})"
         yield Problem(f"its owner is at a limit: {first.reason}{of}", (show, "sacctmgr show qos"))
+    elif why := closed_partitions.why_closed(job, known.observation, known.config):
+        closed = closed_partitions.partitions_not_up(job, known.observation, known.config)
+        open_ = (f"scontrol update PartitionName={one.name} State=UP" for one in closed)
+        yield Problem(why, tuple(f"as an operator: {command}" for command in open_))
     elif not pending_demand.competes_for_gpus(job, known.observation):
-        yield Problem(f"Slurm keeps it waiting: {job.reason}", (f"scontrol show job {job.id}",))
+        yield Problem(f"{KEPT_WAITING}: {job.reason}", (f"scontrol show job {job.id}",))
 
 
 def _types(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
-    if ANY in declared.types or not declared.types:
+    if not declared.types or not any(job.request.gpus.values()):
         return
     nodes = known.observation.nodes.values()
     there = {kind for node in nodes for kind in node.gpus}
     usable = {kind for node in nodes if node.usable for kind in node.gpus}
-    wanted = set(declared.types)
+    wanted = there if ANY in declared.types else set(declared.types)
     more = f"hadar set {job.id} types=any"
-    if not wanted & there:
+    if ANY not in declared.types and not wanted & there:
         have = ", ".join(sorted(kind for kind in there if kind)) or "none"
         yield Problem(
             f"no node has what it accepts ({', '.join(sorted(wanted))}); there are {have}", (more,)
         )
-    elif not wanted & usable and job.state is JobState.PENDING:
+    elif there and not wanted & usable and job.state is JobState.PENDING:
         yield Problem(
             f"all nodes with what it accepts ({', '.join(sorted(wanted & there))}) are out of use",
-            ("sinfo -R", more),
+            ("sinfo -R", more) if usable else ("sinfo -R",),
         )
 
 
@@ -166,7 +181,8 @@ def _left_out(known: JobContext, job: Job, _: Declaration) -> Iterator[Problem]:
     # Its owner's wish is no problem.
     if last is None or started_since(job, last) or last.reason == OWN_BEGIN_TIME:
         return
-    if last.placement == "not steered" and not (job.held or job.never_met):
+    is_said = job.held or job.never_met or last.reason == f"{KEPT_WAITING}: {job.reason}"
+    if last.placement == "not steered" and not is_said:
         yield Problem(f"it is not steered: {last.reason}", (f"scontrol show job {job.id}",))
 
 
@@ -310,7 +326,7 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
     moved &= reconciliation.outcome_text(last) != NOT_CARRIED_OUT
     if not moved or before is None or after is None:
         return
-    if after < before * (1.0 - _NOISE):
+    if after < before * (1.0 - _NOISE) and not move_text.given_back(last):
         yield Problem(
             f"its last move made it slower: {formats.rate(before)} -> {formats.rate(after)} "
             "samples/s",

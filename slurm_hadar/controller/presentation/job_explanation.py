@@ -21,7 +21,7 @@ from slurm_hadar.controller.journal.entry import (
 )
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.presentation import excluded_types, move_text
+from slurm_hadar.controller.presentation import closed_partitions, excluded_types, move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
 from slurm_hadar.controller.snapshot import bills, chaining
@@ -113,7 +113,7 @@ def explanation_of(controller: Source, id_: str) -> Explanation:
         reason=reason,
         moves=[move_row(entry) for entry in reversed(history[:_EXPLAINED])],
         notes=[
-            *not_steered(job),
+            *why_it_waits(job, observation, controller.config),
             *hints,
             *changed(job, observation, controller.config),
             *undo(job, observation, controller.config),
@@ -213,10 +213,11 @@ def named(observation: Observation, id_: str) -> str:
     return next((job.id for job in observation.jobs.values() if str(job.raw_id) == id_), id_)
 
 
-def not_steered(job: Job) -> list[str]:
-    """Why a job that opted in at first is left alone."""
+def why_it_waits(job: Job, observation: Observation, config: Config) -> list[str]:
+    """Why a job that opted in at first is left alone, and which of its partitions are not UP."""
     why = "its owner opted it out" if job.opted_out else job.outside
-    return [f"Not steered: {why}"] if why else []
+    closed = closed_partitions.why_closed(job, observation, config)
+    return [f"Not steered: {why}"] * bool(why) + [f"Waits: {closed}"] * bool(closed)
 
 
 def no_array(observation: Observation, id_: str) -> None:
@@ -323,8 +324,8 @@ def move_row(entry: Entry) -> MoveRow:
     outcome = reconciliation.outcome_text(entry)
     # Where it runs instead.
     shown = entry.shown if outcome == NOT_CARRIED_OUT else ""
-    parts = [part for part in (outcome, shown, reconciliation.effect_text(entry)) if part]
-    return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(parts))
+    parts = (outcome, shown, reconciliation.effect_text(entry), move_text.given_back(entry))
+    return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(filter(None, parts)))
 
 
 def changed(job: Job, observation: Observation, config: Config) -> list[str]:

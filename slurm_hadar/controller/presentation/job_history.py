@@ -9,6 +9,7 @@ from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.presentation import move_text
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.domain.job import Job, JobState
@@ -90,6 +91,7 @@ def _action(entry: Entry) -> Event:
     else:
         outcome = reconciliation.outcome_text(entry)
         parts.append(f"{outcome} after {max(0.0, entry.changed_s - entry.opened_s):.0f} s")
-    parts += [part for part in (entry.shown, reconciliation.effect_text(entry)) if part]
+    more = (entry.shown, reconciliation.effect_text(entry), move_text.given_back(entry))
+    parts += [part for part in more if part]
     minor = entry.kind in _MINOR and (entry.outcome or "").startswith("done")
     return Event(entry.opened_s, what, "; ".join(parts), minor=minor)

@@ -175,6 +175,8 @@ def _now(known: JobContext) -> Iterator[str]:
     moved = move_text.moved_since(move, known.observation) if move is not None else ""
     if moved:
         yield moved
+    if move is not None and (returned := move_text.given_back(move)):
+        yield returned
     if move is not None and move_text.is_under_way(move, job):
         yield move_text.under_way(move, known.observation, known.config)
     elif job.opted_out:

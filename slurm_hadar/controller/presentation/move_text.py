@@ -2,6 +2,7 @@
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.destinations.surplus import what_was_given_back
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, acknowledged
 from slurm_hadar.controller.actuation.reconciliation import number
@@ -38,6 +39,12 @@ def moved_since(entry: Entry, observation: Observation) -> str:
     meant = steering_of(entry.details, 0.0)
     where = job_updates.placement_text(meant.gpus, list(meant.nodes))
     return f"moved to {where} since the controller last looked at Slurm"
+
+
+def given_back(entry: Entry) -> str:
+    """That a job gave GPUs beyond its request back by this move, once it is carried out; else
+    empty."""
+    return what_was_given_back(str(entry.details.get("reason"))) if entry.outcome == MOVED else ""
 
 
 def stage(entry: Entry, observation: Observation) -> str:

@@ -22,7 +22,12 @@ from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation import interactive, rollout
 from slurm_hadar.controller.observation.group_problems import group_problems
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.presentation import excluded_types, job_explanation, move_text
+from slurm_hadar.controller.presentation import (
+    closed_partitions,
+    excluded_types,
+    job_explanation,
+    move_text,
+)
 from slurm_hadar.controller.snapshot import chaining
 from slurm_hadar.controller.snapshot.eligibility import placed
 from slurm_hadar.domain.job import Job, JobState
@@ -331,7 +336,8 @@ def _row(job: Job, sight: Sight, viewer: Viewer, moving: Mapping[str, Entry]) ->
     if viewer.hidden_jobs and not viewer.everything:
         row = replace(row, reason=without_others(row.reason, (job.id,)))
     if in_full:
-        return row
+        closed = closed_partitions.why_closed(job, sight.observation, sight.config)
+        return replace(row, reason="; ".join(filter(None, (row.reason, closed))))
     # Of others' jobs it tells what squeue does.
     slurm = f"Slurm: {job.reason}" if job.state is JobState.PENDING and job.reason else ""
     return replace(row, planned={}, done=None, samples_per_s=None, moves=None, reason=slurm)

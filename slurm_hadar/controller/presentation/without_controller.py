@@ -70,7 +70,7 @@ def explain(
         decision=decision.placement if decision else "",
         reason=old + job_explanation.reason_now(job, decision) if decision else "",
         notes=[
-            *job_explanation.not_steered(job),
+            *job_explanation.why_it_waits(job, observation, config),
             *job_explanation.changed(job, observation, config),
             *job_explanation.undo(job, observation, config),
             f"Source: Slurm and the job's own files; {why}",

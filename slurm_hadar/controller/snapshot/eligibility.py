@@ -28,6 +28,7 @@ _OWN_HOLD = frozenset(
     ("JobHeldUser", "JobHeldAdmin", "Priority", "Resources", "Dependency", "BeginTime", "None", "")
 )
 """Reasons of a job that a person holds; most of them are those that it waited for before."""
+KEPT_WAITING = "Slurm keeps it waiting"
 OWN_BEGIN_TIME = "its owner set a begin time"
 NEVER_MET = "its dependency can never be met: the job that it depends on has ended otherwise"
 
@@ -184,7 +185,7 @@ def _why_not(job: Job, observation: Observation) -> str:
         if job.dependency:
             return "it waits for another job"
         if not pending_demand.competes_for_gpus(job, observation):
-            return f"Slurm keeps it waiting: {job.reason}"
+            return f"{KEPT_WAITING}: {job.reason}"
         # A requeue sets a begin time as well; that one its owner did not ask for.
         ahead = job.eligible_s > observation.now and job.restarts == 0
         if ahead and not obsolete_begin_time(job, observation.steered(job.id), observation.now):

@@ -1,7 +1,8 @@
 """From what Slurm shows to what a policy sees."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from slurm_hadar.controller.snapshot.eligibility import (
     schedulable_jobs,
 )
 from slurm_hadar.controller.snapshot.groups import Groups
+from slurm_hadar.controller.snapshot.no_gpu import why_no_gpu
 from slurm_hadar.controller.snapshot.returned_types import returned_types
 from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
 from slurm_hadar.controller.snapshot.sources import Sources, job_rates
@@ -57,6 +59,8 @@ class Snapshot:
     measured, see :mod:`slurm_hadar.controller.snapshot.returned_types`."""
     node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
+    why_no_gpu: Callable[[Collection[str]], str] = lambda _: ""
+    """Why no GPU of some types is free, of which the view has none for any job."""
 
     def rate(self, id_: str, gpus: Mapping[str, int]) -> float:
         """Samples/s of a job on GPUs of one type; 0 where they are of several, or not known."""
@@ -176,4 +180,5 @@ def snapshot_of(
         node_gpus=np.array(
             [gpus_of(observation.nodes[name]) for name in nodes.names], dtype=np.int64
         ),
+        why_no_gpu=partial(why_no_gpu, observation),
     )

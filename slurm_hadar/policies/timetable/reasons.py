@@ -184,8 +184,9 @@ class _Reasons:
             return "".join(f"; {one}" for one in follows)
         unknown, left = bool(self._doubt.work[job]), float(self._restart[job])
         if stays and left < _MUCH:
-            more = f"{1.0 / left:.1f} times the value" if left > 0 else "more value than any has"
-            follows.append(f"{self._restarts(job)} another placement needs {more}")
+            faster = f"only a placement {1.0 / left:.1f} times as fast" if left > 0 else ""
+            where = faster or "no other placement"
+            follows.append(f"{where} gains more than {self._restarts(job)}")
         elif not follows:
             follows.append(self._counts(job, unknown))
         what = "Its work is" if unknown else "Some of its speeds are"
@@ -198,11 +199,16 @@ class _Reasons:
         return f"it counts for less the more {what}"
 
     def _restarts(self, job: int) -> str:
-        prospects = self.view.jobs.prospects
-        number = int(prospects.restarts[job]) if prospects is not None else 0
+        """What the next restart costs beside those that the job has had."""
+        jobs = self.view.jobs
+        number = int(jobs.prospects.restarts[job]) if jobs.prospects is not None else 0
+        cost = f"{jobs.restart_s[job]:.0f} s"
         if number == 0:
-            return "while its submission is recent"
-        return f"after {number} restart{'s' if number > 1 else ''} so far"
+            age_s = max(0.0, self.view.now - float(jobs.arrival_s[job]))
+            return f"a restart of {cost} costs, as it was submitted {span(age_s)} ago"
+        # Slurm counts a submission anew at each requeue.
+        had = f"{number} restart{'s' if number > 1 else ''} of {cost}"
+        return f"a further restart costs, as it has had {had}"
 
     def _stays(self, job: int, at: int) -> str:
         """The best of the placements where it would run faster."""

@@ -1,7 +1,11 @@
 """Domain records made by hand: a small cluster, its jobs, and a tick's decision about them."""
 
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
+
+from looking import Looking
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
@@ -21,6 +25,7 @@ from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.slurm.hosts import expand
 from slurm_hadar.slurm.interface import Cluster
+from slurm_hadar.slurm.traffic import Traffic
 from slurm_hadar.slurm.tres import parse_gpus
 
 NOW = 1_000_000.0
@@ -247,3 +252,21 @@ def after(observed, intended, **more):
         now=observed.now + 1,
         **more,
     )
+
+
+def quiet_slurm():
+    """A Slurm without limits and topology; a test itself says what is seen of jobs and nodes."""
+    return SimpleNamespace(
+        traffic=Traffic(lambda: NOW),
+        queries=Counter(),
+        read_config=dict,
+        read_limits=lambda _: {},
+        read_topology=dict,
+    )
+
+
+def that_sees(store, shown, site=CONFIG):
+    """A controller that sees ``shown``."""
+    controller = Looking(site, quiet_slurm(), store, RATES, 0)
+    controller.shown = shown
+    return controller

@@ -40,10 +40,10 @@ def test_any_other_partition_is_kept_as_it_was_asked_for():
 
 
 def test_what_is_down_is_left_out():
-    down = replace(V100, up=False)
+    down = replace(V100, state="DOWN")
     assert allowed(["gpu"], GPU, down, K80) == ["k80"]
-    assert allowed(["gpu"], GPU, down, replace(K80, up=False)) == ["gpu"]
-    assert allowed(["gpu", "debug"], replace(GPU, up=False), V100, K80, DEBUG) == ["debug"]
+    assert allowed(["gpu"], GPU, down, replace(K80, state="DOWN")) == ["gpu"]
+    assert allowed(["gpu", "debug"], replace(GPU, state="DOWN"), V100, K80, DEBUG) == ["debug"]
 
 
 def test_a_group_with_a_member_that_is_missing_or_differs_stands_for_nothing():
@@ -55,7 +55,7 @@ def test_a_group_with_a_member_that_is_missing_or_differs_stands_for_nothing():
 def test_a_job_that_spans_the_types_stays_in_their_partition():
     assert allowed(["gpu"], node_count=2) == ["v100", "k80"]
     assert allowed(["gpu"], node_count=3) == ["gpu"]
-    assert allowed(["gpu"], GPU, replace(V100, up=False), K80, node_count=2) == ["gpu"]
+    assert allowed(["gpu"], GPU, replace(V100, state="DOWN"), K80, node_count=2) == ["gpu"]
 
 
 def test_a_job_stays_where_its_owner_has_an_association_for_the_partition():
@@ -74,7 +74,7 @@ def test_a_group_stands_for_nothing_where_it_differs():
 
 def test_members_are_alike_whatever_their_order_and_state():
     assert why_not_alike(GPU, [V100, K80]) == ""
-    assert why_not_alike(GPU, [K80, replace(V100, up=False)]) == ""
+    assert why_not_alike(GPU, [K80, replace(V100, state="DOWN")]) == ""
 
 
 OTHER: dict[type, Any]
@@ -83,7 +83,7 @@ OTHER = {bool: True, int: 7, float: 7.0, str: "other", tuple: ("other",), dict: 
 
 @pytest.mark.parametrize(
     "field",
-    [f.name for f in fields(Partition) if f.name not in ("name", "nodes", "default", "up")],
+    [f.name for f in fields(Partition) if f.name not in ("name", "nodes", "default", "state")],
 )
 def test_each_other_field_makes_a_difference(field):
     other = replace(K80, **{field: OTHER[type(getattr(K80, field))]})

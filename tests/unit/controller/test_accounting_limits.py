@@ -90,7 +90,7 @@ def test_the_qos_of_each_partition_that_it_asked_for_counts():
 
 
 def test_it_stays_bound_while_that_partition_is_down_for_a_while():
-    down = {**ELSEWHERE, "k80": replace(ELSEWHERE["k80"], up=False)}
+    down = {**ELSEWHERE, "k80": replace(ELSEWHERE["k80"], state="DOWN")}
     assert bound_in(down, partitions=("own", "k80"))
 
 

@@ -206,7 +206,7 @@ def test_nodes_that_are_not_idle(different):
 def test_reserved_nodes_and_partitions_that_are_down_are_not_idle():
     soon = Reservation("r", ("v1",), NOW + 100, NOW + 5000)
     assert idle_nodes.idle(look([], reservations=(soon,)), SITE) == list(NAMES[1:])
-    down = [PARTITIONS[0], replace(PARTITIONS[1], up=False)]
+    down = [PARTITIONS[0], replace(PARTITIONS[1], state="DOWN")]
     assert not idle_nodes.idle(observation([], nodes(), down), SITE)
 
 

@@ -96,7 +96,7 @@ def test_partitions_that_are_there_need_the_group_only():
     finding = only("", [GPU, V100, K80, IDLE])
     assert "slurm.conf" not in finding.cure and 'gpu = ["v100", "k80"]' in finding.cure
     assert found("", [V100, K80]) == []
-    assert found("", [replace(GPU, up=False)]) == []
+    assert found("", [replace(GPU, state="DOWN")]) == []
     assert found('[backfill]\npartitions = ["gpu"]\n', [GPU]) == []
 
 

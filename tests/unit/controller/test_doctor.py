@@ -24,7 +24,7 @@ from slurm_hadar.controller.actuation import reconciliation
 from slurm_hadar.controller.actuation.move_steps import FAILED
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.presentation import job_report
+from slurm_hadar.controller.presentation import job_explanation, job_report
 from slurm_hadar.controller.presentation.diagnostics import problems
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.snapshot.at_risk import why_unknown
@@ -287,6 +287,14 @@ def test_nodes_that_are_all_out_of_use_are_reported(site):
     assert "out of use" in found.what and found.cures[0] == "sinfo -R"
 
 
+def test_of_no_other_type_is_said_that_it_would_help(site):
+    found = [replace(one, usable=False, state="DOWN") for one in nodes()]
+    said = "all nodes with what it accepts (k80, p100, v100) are out of use"
+    for types in (("any",), ("k80", "p100", "v100")):
+        (problem,) = wrong(site, job("1", declaration=replace(CHECKED, types=types)), found=found)
+        assert problem.what == said and problem.cures == ("sinfo -R",)
+
+
 def test_files_that_cannot_be_believed_are_named(site):
     folder = site.site.exchange_dir
     (folder / "plan.1.json").write_text("{")
@@ -338,6 +346,25 @@ def test_a_move_that_failed_or_did_not_pay_is_reported(site, store):
     # Where it runs after a stop is no move of ours.
     stop = replace(slow, outcome="stopped", details={"gpus": {}, "restarts": 0})
     assert wrong(site, here, progress=report(), entries=(stop,)) == []
+
+
+def test_a_job_that_gave_surplus_gpus_back_is_not_advised_to_stay(site, store):
+    reason = "gives 1 of its GPUs back, which are more than it asked for: job 9 waits for them"
+    details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0, "reason": reason}
+    store.end(store.begin("1", "move", "asked", NOW - 90, details), "moved", NOW - 80)
+    slower = replace(
+        store.history("1")[0],
+        shown="runs on 1 x v100 on v1",
+        effect={"rate_before": 50.0, "rate_after": 20.0},
+    )
+    shown = running("1", {"v1": {"v100": 1}}, restarts=1, start_s=NOW - 78)
+    context = known(site, shown, progress=report(restarts=1), entries=(slower,))
+    tale = job_report._report_of(context)
+    said = "it had grown beyond its request and gave 1 GPU back, which job 9 waited for"
+    assert said in tale.now
+    assert any(said in event.detail for event in tale.events)
+    assert tale.problems == ()
+    assert said in job_explanation.move_row(slower).outcome
 
 
 LISTED = {"fields": {"Partition": "k80,v100"}, "gpus": {}}

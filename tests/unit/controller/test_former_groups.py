@@ -1,12 +1,22 @@
 """A group that the site takes out of its configuration: waiting jobs go back to what was typed."""
 
-from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, after, config, decide, hinted, job, nodes, observation, ordinary
+from hand_made import (
+    NOW,
+    RATES,
+    after,
+    config,
+    decide,
+    hinted,
+    job,
+    nodes,
+    observation,
+    ordinary,
+    quiet_slurm,
+)
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending import queue_head
@@ -15,7 +25,6 @@ from slurm_hadar.controller.observation import observed, steering_store
 from slurm_hadar.controller.tick import Controller
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.steering import Steering, decode, merge
-from slurm_hadar.slurm.traffic import Traffic
 from slurm_hadar.slurm.waiting_age import AgePriority
 
 WITH, WITHOUT = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'), config()
@@ -117,7 +126,7 @@ def test_where_they_cannot_be_said_the_list_stays():
         (waits(), {"gpu": {"nodes": ("x1",)}}),
         (waits(own_partitions=frozenset({"gpu"})), {}),
         # Nor does one that starts no jobs help.
-        (waits(), {"gpu": {"up": False}}),
+        (waits(), {"gpu": {"state": "DOWN"}}),
     ],
 )
 def test_other_lists_stay(one, there):
@@ -138,7 +147,7 @@ def test_no_job_changes_places_by_it():
     shown = replace(observation([waits(**old), neighbour]), age=ENFORCED)
     assert "Partition" not in hinted(decide(shown, {}, WITHOUT)).get("1", {})
     # Slurm would end it as it forgets a partition of its list.
-    closed = replace(shown, partitions=partitions(k80={"up": False}))
+    closed = replace(shown, partitions=partitions(k80={"state": "DOWN"}))
     assert hinted(decide(closed, {}, WITHOUT))["1"] == {"Partition": "gpu"}
 
 
@@ -160,16 +169,9 @@ def test_a_job_that_declared_nothing_goes_back_too(tmp_path, monkeypatch, rights
     one = waits(declaration=None, admin_comment=OWN if rights == "sandbox" else "")
     plain = waits(id_="2", declaration=None)
     monkeypatch.setattr(observed, "read", lambda *_: observation([one, plain], steering={}))
-    slurm = SimpleNamespace(
-        traffic=Traffic(lambda: NOW),
-        queries=Counter(),
-        read_config=dict,
-        read_limits=lambda _: {},
-        read_topology=dict,
-    )
     with closing(Store.open(tmp_path / "state")) as store:
         if rights == "operator":
             steering_store.keep(site, store, "1", decode(OWN))
-        shown = Controller(site, slurm, store, RATES, 0, lambda: NOW).observe()
+        shown = Controller(site, quiet_slurm(), store, RATES, 0, lambda: NOW).observe()
     assert shown.jobs["1"].by_partition and not shown.jobs["2"].managed
     assert hinted(decide(shown, {}, site)) == {"1": {"Partition": "gpu"}}

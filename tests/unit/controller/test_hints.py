@@ -72,7 +72,7 @@ def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_nam
 def closed(*names):
     """The partitions of the tests, of which these start no jobs (State=INACTIVE)."""
     return {name: Partition(name, tuple(n.name for n in nodes() if name in n.partitions),
-                            up=name not in names)
+                            state="INACTIVE" if name in names else "UP")
             for name in ("gpu", "v100", "p100", "k80")}  # fmt: skip
 
 

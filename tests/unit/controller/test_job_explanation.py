@@ -3,11 +3,9 @@
 import shlex
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from hand_made import NOW, RATES, config, job, observation, running
-from looking import Looking
+from hand_made import NOW, config, job, observation, running, that_sees
 
 from slurm_hadar.controller.actuation.move_steps import MOVED
 from slurm_hadar.controller.journal.entry import Decision
@@ -31,7 +29,6 @@ from slurm_hadar.reports import text
 from slurm_hadar.reports.status import ControllerState
 from slurm_hadar.slurm import updates
 from slurm_hadar.slurm.interface import Update
-from slurm_hadar.slurm.traffic import Traffic
 from slurm_hadar.slurm.waiting_age import AgePriority
 
 SITE = config('[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n')
@@ -68,9 +65,7 @@ def test_explain_and_doctor_say_that_a_job_started_since_the_last_tick(tmp_path)
     began = replace(running("2", {"k1": {"k80": 1}}), start_s=NOW - 5)
     with closing(Store.open(tmp_path / "state")) as store:
         store.decisions.record([Decision("2", NOW - 60, "not steered", "it waits for another job")])
-        slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
-        controller = Looking(SITE, slurm, store, RATES, 0)
-        controller.shown = observation([began])
+        controller = that_sees(store, observation([began]), SITE)
         found, report = explanation_of(controller, "2"), of_controller(controller, "2")
     said = "it started since the last tick, which said: it waits for another job"
     assert found.reason == said == found.row.reason
@@ -179,9 +174,7 @@ def test_a_decision_made_before_the_opt_out_is_not_shown(tmp_path):
     here = running("1", {"v1": {"v100": 2}}, declaration=OFF)
     with closing(Store.open(tmp_path / "state")) as store:
         store.decisions.record([Decision("1", NOW - 600, "2 x v100 on v1", "waits for a v100")])
-        slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
-        controller = Looking(SITE, slurm, store, RATES, 0)
-        controller.shown = opted_out(here)
+        controller = that_sees(store, opted_out(here), SITE)
         found, report = explanation_of(controller, "1"), of_controller(controller, "1")
     assert (found.decision, found.reason, found.row.reason) == ("", "", "")
     assert found.notes[0] == "Not steered: its owner opted it out"
@@ -204,8 +197,7 @@ def test_a_task_of_an_array_is_found_by_its_own_job_id_too(tmp_path, asked):
     assert named(shown, "84") == "84", "an array of several"
     assert named(shown, "87") == "87" and named(shown, "84_3") == "84_3"
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Looking(SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0)
-        controller.shown = shown
+        controller = that_sees(store, shown, SITE)
         assert explanation_of(controller, asked).row.id == "84_2"
         assert of_controller(controller, asked).id == "84_2"
 
@@ -214,9 +206,7 @@ def test_an_explanation_tells_what_was_changed_and_how_to_take_it_back(tmp_path)
     one = job(declaration=LIST, partitions=("v100", "p100", "k80"))
     known = {"1": Steering(time=NOW, was={"Partition": "gpu"})}
     with closing(Store.open(tmp_path / "state")) as store:
-        cluster = SimpleNamespace(traffic=Traffic(lambda: NOW))
-        controller = Looking(SITE, cluster, store, RATES, 0)
-        controller.shown = observation([one], steering=known)
+        controller = that_sees(store, observation([one], steering=known), SITE)
         found = explanation_of(controller, "1")
     assert found.notes == [
         "A restart is counted at 30 s: assumed, as none is declared",
@@ -239,9 +229,7 @@ def test_an_explanation_says_that_a_move_costs_the_age_where_no_operator_restore
         site = SITE.model_copy(update={"site": SITE.site.model_copy(update={"rights": rights})})
         shown = replace(observation([one]), age=AgePriority(weight=weight, most_s=3600.0))
         with closing(Store.open(tmp_path / "state")) as store:
-            slurm = SimpleNamespace(traffic=Traffic(lambda: NOW))
-            controller = Looking(site, slurm, store, RATES, 0)
-            controller.shown = shown
+            controller = that_sees(store, shown, site)
             notes = explanation_of(controller, "1").notes
         return [note.partition(" the age")[0] for note in notes if " the age that " in note]
 
@@ -257,8 +245,7 @@ def test_an_explanation_names_no_place_that_the_job_was_moved_from_since(tmp_pat
     one = running("1", {"k1": {"k80": 1}}, declaration=LIST)
     details = {"gpus": {"v100": 1}, "nodes": {"v1": {"v100": 1}}, "restarts": 0}
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Looking(SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0)
-        controller.shown = observation([one])
+        controller = that_sees(store, observation([one]), SITE)
         store.decisions.record([Decision("1", NOW, "1 x v100 on v1", "it is faster there")])
         move = store.begin("1", "move", "asked", NOW + 1, details)
         assert explanation_of(controller, "1").row.here == {"k80": 1}, "while it saves"
@@ -277,8 +264,7 @@ def test_an_explanation_counts_the_work_that_a_move_repeats_beside_the_restart(t
     again = replace(LIST, checkpoint="restart", lose=600.0)
     one = running("1", {"k1": {"k80": 1}}, declaration=again, start_s=NOW - 39)
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Looking(SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0)
-        controller.shown = observation([one])
+        controller = that_sees(store, observation([one]), SITE)
         notes = explanation_of(controller, "1").notes
     assert any(note.endswith("declared; a move now repeats 39 s of work besides") for note in notes)
 
@@ -295,8 +281,7 @@ def test_no_optout_of_a_job_that_has_ended_is_offered():
 
 def test_a_job_that_slurm_does_not_show_has_no_explanation(tmp_path):
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Looking(SITE, SimpleNamespace(traffic=Traffic()), store, RATES, 0)
-        controller.shown = observation([])
+        controller = that_sees(store, observation([]), SITE)
         with pytest.raises(UnknownJobError, match=r"Slurm shows no job 7$"):
             explanation_of(controller, "7")
         store.end(store.begin("7", "hint", "sent", NOW, {}), "done", NOW)
@@ -320,9 +305,7 @@ def test_copies_that_the_policy_does_not_make_are_noted(tmp_path, policy, fork, 
     one = job(declaration=replace(LIST, fork=fork))
     shown = observation([one])
     with closing(Store.open(tmp_path / "state")) as store:
-        slurm = SimpleNamespace(traffic=Traffic(), queries={})
-        controller = Looking(site, slurm, store, RATES, 0)
-        controller.shown = shown
+        controller = that_sees(store, shown, site)
         notes = explanation_of(controller, "1").notes
     assert any("makes no copies" in note and policy in note for note in notes) is noted
     # A job that declares it gets no other batch, nor another number of GPUs.
@@ -378,8 +361,7 @@ def test_a_job_that_runs_on_a_type_that_it_excludes_says_so(tmp_path):
 
 def explained(tmp_path, one, decided, **more):
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Looking(SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0)
-        controller.shown = observation([one], **more)
+        controller = that_sees(store, observation([one], **more), SITE)
         store.decisions.record([Decision("1", NOW, "waits", decided)])
         return explanation_of(controller, "1")
 
@@ -422,8 +404,7 @@ def test_a_partition_of_the_owners_without_an_accepted_type_is_said_to_start_it(
 def all_three(tmp_path, one, decided, **more):
     """What explain, status and doctor say of a job: the last decision, and problems of doctor."""
     with closing(Store.open(tmp_path / "state")) as store:
-        controller = Looking(SITE, SimpleNamespace(traffic=Traffic(lambda: NOW)), store, RATES, 0)
-        controller.shown = observation([one], **more)
+        controller = that_sees(store, observation([one], **more), SITE)
         store.decisions.record([Decision("1", NOW, "not steered", decided)])
         last = store.decisions.last()
         entries = store.moves_since(0.0)

@@ -27,6 +27,7 @@ PART = {
     "fields": {"TresPerNode": "gres/gpu:1"},
 }
 HERE = running("1", {"v1": {"v100": 2}})
+OFF = Declaration(off=True)
 REQUEUED = job("1", restarts=1, submit_s=NOW - 10, eligible_s=NOW + 111, priority=500)
 OTHERS = [job("2", declaration=None, priority=900), running("3", {"v1": {"v100": 1}}, priority=999)]
 
@@ -70,7 +71,7 @@ class Slurm:
         mine = replace(REQUEUED, priority=400 + self.of_size - self.nice, nice=self.nice)
         if ids is None:
             return [mine, *self.others]
-        if ("unreserve", "hadar_1") in self.calls:
+        if self.named("update"):
             self.left -= 1
             mine = replace(mine, state=JobState.PENDING if self.left >= 0 else JobState.RUNNING)
         return [mine]
@@ -96,9 +97,12 @@ def acknowledged(context, slurm, details=PART):
     return advance(replace(context, cluster=slurm), {"1": HERE}, {"1": ack}, NOW).messages
 
 
-def waits(context, slurm, **more):
+RESERVED = {**PART, "reserved": True}
+
+
+def waits(context, slurm, details=RESERVED, **more):
     """It has been requeued, and waits."""
-    entry = context.store.begin("1", "move", "asked", NOW - 12, PART)
+    entry = context.store.begin("1", "move", "asked", NOW - 12, details)
     context.store.advance(entry, "requeued", NOW - 10.5)
     shown = replace(REQUEUED, **more)
     return advance(replace(context, cluster=slurm), {"1": shown}, {}, NOW).messages
@@ -193,8 +197,10 @@ def test_nothing_is_reserved_where_nobody_waits(context):
     slurm = Slurm(others=[job("2", priority=0, held=True), OTHERS[1]])
     acknowledged(context, slurm)
     assert slurm.named("reserve", "requeue") == [("requeue", "1")]
-    context.store.end(context.store.open_entries()[0].id, "moved", NOW)
-    waits(context, slurm)
+    (entry,) = context.store.open_entries()
+    context.store.end(entry.id, "moved", NOW)
+    waits(context, slurm, entry.details)
+    assert not slurm.named("unreserve")
     (update,) = [fields for _, fields in slurm.named("update") if "TresPerNode" in fields]
     # As after any move.
     assert update["Nice"] == "-100"
@@ -211,6 +217,22 @@ def test_without_an_answer_it_is_tried_again(context):
     slurm = Slurm(reserve=SlurmError("timed out", retry=True))
     assert not acknowledged(context, slurm)
     assert not slurm.named("requeue") and context.store.open_entries()[0].phase == "asked"
+
+
+def test_one_of_which_no_answer_came_ends_with_its_move(context):
+    slurm = Slurm(reserve=SlurmError("timed out", retry=True))
+    acknowledged(context, slurm)
+    advance(replace(context, cluster=slurm), {"1": replace(HERE, declaration=OFF)}, {}, NOW)
+    assert not context.store.open_entries()
+    assert slurm.named("unreserve") == [("unreserve", "hadar_1")]
+
+
+def test_none_is_ended_where_none_was_made(context):
+    """Others may wait by then, for whom it still goes first."""
+    slurm = Slurm()
+    waits(context, slurm, PART)
+    assert [fields for _, fields in slurm.named("update")][-1]["Nice"] == "-501"
+    assert not slurm.named("unreserve")
 
 
 def test_the_reservation_ends_where_the_requeue_is_refused(context):
@@ -233,7 +255,7 @@ def test_it_is_the_first_in_the_queue_when_its_nodes_are_open(context):
 
 
 def test_it_is_the_first_although_its_priority_falls_with_its_size(context):
-    slurm = Slurm(of_size=50)
+    slurm = Slurm(starts_after=3, of_size=50)
     waits(context, slurm)
     nices = [fields["Nice"] for _, fields in slurm.named("update") if "Nice" in fields]
     assert nices == ["-451", "-501"]
@@ -250,7 +272,7 @@ def test_one_that_does_not_start_has_its_own_priority_again(context):
 
 @pytest.mark.parametrize(
     "more",
-    [{"held": True}, {}, {"state": JobState.FINISHED}, {"declaration": Declaration(off=True)}],
+    [{"held": True}, {}, {"state": JobState.FINISHED}, {"declaration": OFF}],
     ids=["held", "refused", "cancelled", "opted out"],
 )
 def test_the_reservation_ends_for_one_that_does_not_go_there(context, more):

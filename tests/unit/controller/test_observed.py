@@ -127,10 +127,12 @@ def test_the_reason_of_one_partition_of_a_list_does_not_stand_for_the_others(rea
     """Slurm shows the reason of one; the job may start in the other."""
     nodes = [node("k1", partitions=("k80",), usable=False), node("v1", partitions=("v100",))]
 
-    def competes(*names, up=True, **more):
+    def competes(*names, state="UP", **more):
         there = {
-            "k80": Partition("k80", ("k1",), up=not reason.startswith("Partition")),
-            "v100": Partition("v100", ("v1",), up=up),
+            "k80": Partition(
+                "k80", ("k1",), state="DOWN" if reason.startswith("Partition") else "UP"
+            ),
+            "v100": Partition("v100", ("v1",), state=state),
         }
         waits = ordinary("1", partitions=names, reason=reason, **more)
         shown = replace(observation([waits], nodes), partitions=there)
@@ -141,7 +143,7 @@ def test_the_reason_of_one_partition_of_a_list_does_not_stand_for_the_others(rea
     assert not competes("k80")
     # Slurm may mean that it keeps the nodes for a job ahead.
     behind = reason.endswith("priority partitions")
-    assert behind or not competes("v100", "k80", up=False)
+    assert behind or not competes("v100", "k80", state="DOWN")
     assert behind or not competes("v100", "k80", node_count=2)
     assert not competes("v100", "k80", required_nodes=("k1",))
 

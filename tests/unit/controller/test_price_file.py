@@ -39,8 +39,8 @@ def test_a_group_that_differs_is_kept_by_all():
 
 
 def test_a_group_of_which_a_member_starts_no_jobs_is_kept_by_all():
-    assert kept(k80=replace(K80, up=False)) == {"gpu": None}
-    assert kept({"ann"}, k80=replace(K80, up=False)) == {"gpu": None}
+    assert kept(k80=replace(K80, state="DRAIN")) == {"gpu": None}
+    assert kept({"ann"}, k80=replace(K80, state="DRAIN")) == {"gpu": None}
 
 
 def test_users_with_an_association_are_marked_and_not_named():

@@ -6,7 +6,11 @@ import pytest
 from hand_made import CONFIG, NOW, dictate, job, look, node, observation, ordinary, running
 
 from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
-from slurm_hadar.controller.actuation.destinations.surplus import given_back, without_surplus
+from slurm_hadar.controller.actuation.destinations.surplus import (
+    given_back,
+    what_was_given_back,
+    without_surplus,
+)
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Partition, Reservation
@@ -69,6 +73,17 @@ FORKED = {"1": Steering(time=NOW - 30, moves=1, was={"NumNodes": "1-1", "ReqNode
 def test_a_grown_job_goes_back_to_what_it_asked_for():
     found = returned([grown(), ordinary(reason="Resources")], [V1], GREW)
     assert found == {"1": {"v1": {"v100": 1}}}
+
+
+def test_afterwards_its_reason_says_what_it_gave_back_and_for_which_job():
+    shown = observation([grown(), ordinary(reason="Resources")], [V1], steering=GREW)
+    snapshot = look(shown)
+    plan = dictate(snapshot.view, {"1": {"v100": 2}})
+    reason = given_back(snapshot, plan, shown, CONFIG)["1"].reason
+    assert what_was_given_back(reason) == (
+        "it had grown beyond its request and gave 1 GPU back, which job 9 waited for"
+    )
+    assert what_was_given_back("1 x v100 on v1: ends in 1 min") == ""
 
 
 def test_it_does_so_however_short_its_move_was_ago():

@@ -435,7 +435,7 @@ def test_a_job_stays_in_the_partitions_that_it_asked_for():
 def test_partitions_that_are_down_are_closed(site, left):
     """One that stands for others may be up while one of these is down."""
     found = [n for n in nodes() if n.name != "v1"]
-    parts = [replace(p, up=p.name != "k80") for p in partitions_of(found)]
+    parts = [replace(p, state="UP" if p.name != "k80" else "DOWN") for p in partitions_of(found)]
     listed = job(partitions=("k80", "p100"))
     assert open_nodes(look(observation([listed], found, parts), site)) == {"p1", "p2"}
     grouped = look(observation([job()], found, parts), site)

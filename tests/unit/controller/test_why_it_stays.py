@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_made import CONFIG, look, observation, running
+from hand_made import CONFIG, NOW, job, look, nodes, observation, ordinary, running
 
 from slurm_hadar import policies
 from slurm_hadar.controller.decider import Decider
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
+from slurm_hadar.domain.node import Reservation
 
 DECLARED = Declaration(types=("any",), checkpoint="yes", model="ResNet-50", gpus=(1, 1))
 TWO = GpuRequest(per_node={UNTYPED: 2})
@@ -20,13 +21,15 @@ class Store:
         return {}
 
 
+def planned(shown, policy="timetable"):
+    store: Any = Store()
+    return Decider(CONFIG, None, store, None, policies.get(policy)).ask(shown).plan
+
+
 def reason(one):
     shown = look(observation([one]))
     assert shown.staying == {}
-    decide = policies.get("timetable")
-    store: Any = Store()
-    decider = Decider(CONFIG, None, store, None, decide)
-    return decider.ask(shown).plan.placements["1"].reason
+    return planned(shown).placements["1"].reason
 
 
 @pytest.mark.parametrize(
@@ -57,3 +60,70 @@ def test_a_job_that_declares_its_work_is_not_called_one_of_unknown_work():
         said = reason(running("1", {"k1": {"k80": 1}}, declaration=declared))
         assert says in said
         assert ("end unknown until its speed is measured" in said) == (samples > 0)
+
+
+BUSY = [replace(one, gpus_used=one.gpus, cpus_used=2) for one in nodes()]
+DRAINED = [replace(one, state="IDLE+DRAIN", usable=False) for one in nodes()]
+
+
+@pytest.mark.parametrize("policy", ["timetable", "hadar", "ones"])
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        (BUSY, "all GPUs are busy with jobs that slurm-hadar cannot move"),
+        (
+            [*BUSY[:5], DRAINED[5]],
+            "all GPUs are busy with jobs that slurm-hadar cannot move; 1 of 6 nodes with GPUs is "
+            "down, drained or otherwise closed to new jobs (sinfo -R)",
+        ),
+        (
+            DRAINED,
+            "all nodes with GPUs are down, drained or otherwise closed to new jobs (sinfo -R)",
+        ),
+    ],
+    ids=["busy", "busy and drained", "drained"],
+)
+def test_why_no_gpu_is_there_for_any_job(policy, there, says):
+    plan = planned(look(observation([job("1")], there)), policy)
+    assert plan.waiting == {"1": says} and plan.notes == (says,)
+
+
+K80 = Declaration(types=("k80",), checkpoint="yes", model="ResNet-50")
+
+
+@pytest.mark.parametrize("policy", ["timetable", "hadar"])
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        (
+            [*nodes()[:4], *DRAINED[4:]],
+            "all nodes with GPUs of k80 are down, drained or otherwise closed to new jobs "
+            "(sinfo -R)",
+        ),
+        (
+            [*nodes()[:4], *BUSY[4:]],
+            "all GPUs of k80 are busy with jobs that slurm-hadar cannot move",
+        ),
+        (
+            [*nodes()[:4], BUSY[4], DRAINED[5]],
+            "all GPUs of k80 are busy with jobs that slurm-hadar cannot move; 1 of 2 nodes with "
+            "GPUs of k80 is down, drained or otherwise closed to new jobs (sinfo -R)",
+        ),
+    ],
+    ids=["drained", "busy", "both"],
+)
+def test_why_no_gpu_of_the_accepted_types_is_there(policy, there, says):
+    shown = look(observation([job("1", declaration=K80)], there))
+    assert planned(shown, policy).waiting == {"1": says}
+
+
+def test_gpus_that_are_reserved_or_kept_for_a_job_ahead_are_not_called_busy():
+    there = nodes()[:1]
+    ahead = ordinary("9", priority=2000, request=GpuRequest(per_node={UNTYPED: 2}))
+    assert planned(look(observation([job("1"), ahead], there))).waiting["1"] == (
+        "the GPUs that are free are kept for jobs ahead in the queue"
+    )
+    kept = [Reservation("course", ("v1",), NOW - 60, NOW + 600)]
+    assert planned(look(observation([job("1")], there, reservations=kept))).waiting["1"] == (
+        "all nodes with GPUs are reserved (scontrol show reservation)"
+    )

@@ -311,9 +311,9 @@ def test_idle_gpus_on_nodes_closed_to_a_job_are_not_called_taken() -> None:
     jobs = replace(jobs_of([[[1.0], [1.0]]]), groups=np.array([[True, False]]))
     assert _run(nodes, jobs).waiting["j0"] == (
         "no GPU of fast is open to it now: other jobs that no plan can move have them, they are"
-        " kept for a job ahead, or their nodes are closed to it; 4 x middle that are free or held"
-        " by jobs that a plan can move are on nodes that its partitions, its constraint or a"
-        " reservation exclude"
+        " kept for a job ahead, or their nodes are down, drained or closed to it; 4 x middle"
+        " that are free or held by jobs that a plan can move are on nodes that its partitions, its"
+        " constraint or a reservation exclude"
     )
 
 

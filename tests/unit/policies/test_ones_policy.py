@@ -258,7 +258,7 @@ def test_no_nodes_and_no_speed_give_reasons() -> None:
     empty = view_of(nodes_of([[0]]), jobs_of([[[1.0]]]))
     plan, _ = decide(empty, {})
     assert not plan.placements
-    assert "no node" in plan.waiting["j0"]
+    assert plan.waiting["j0"] == "no GPU that managed jobs may use is free"
     slow = view_of(nodes_of([[1]]), jobs_of([[[0.0]]]))
     plan, _ = decide(slow, {})
     assert not plan.placements

@@ -68,8 +68,8 @@ def test_what_scontrol_shows_of_what_jobs_get_makes_a_difference(shown, found):
 
 @pytest.mark.parametrize("field", fields(Partition), ids=lambda field: field.name)
 def test_only_name_nodes_default_and_state_may_differ(field):
-    if field.name in ("name", "nodes", "default", "up"):
-        other = replace(PLAIN, name="x", nodes=(), default=True, up=False)
+    if field.name in ("name", "nodes", "default", "state"):
+        other = replace(PLAIN, name="x", nodes=(), default=True, state="DOWN")
         assert partition_lines.difference(PLAIN, other) == ""
     else:
         other = replace(PLAIN, **{field.name: getattr(FULL, field.name)})

@@ -5,6 +5,7 @@ Slurm would have free. Where a job outside our management waits and could start 
 goes back to what it asked for, on a part of its nodes, however short its last move was ago.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
@@ -20,7 +21,9 @@ from slurm_hadar.controller.snapshot.resource_request import typed_nodes
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Placement, Plan, by_type
+from slurm_hadar.reports import formats
 
+_REASON = "gives {} of its GPUs back, which are more than it asked for: job {} waits for them"
 _MOST_PARTS = 50
 """Sets of nodes that are tried of one job."""
 
@@ -186,11 +189,16 @@ def _placement(target: SchedulableJob, kept: Place, helped: Job) -> Placement:
     gpus = by_type(kept)
     less = sum(by_type(target.held).values()) - sum(gpus.values())
     copies = len(kept) if target.request.copies[1] > 1 else 1
-    reason = (
-        f"gives {less} of its GPUs back, which are more than it asked for: job {helped.id} waits "
-        "for them"
-    )
-    return Placement(gpus=gpus, nodes=kept, copies=copies, reason=reason)
+    return Placement(gpus=gpus, nodes=kept, copies=copies, reason=_REASON.format(less, helped.id))
+
+
+def what_was_given_back(reason: str) -> str:
+    """The reason of such a move as a sentence about the past; empty of any other move."""
+    found = re.fullmatch(_REASON.format(r"(\d+)", r"(\S+)"), reason)
+    if found is None:
+        return ""
+    gpus = formats.counted(int(found[1]), "GPU")
+    return f"it had grown beyond its request and gave {gpus} back, which job {found[2]} waited for"
 
 
 def without_surplus(plan: Plan, returned: Mapping[str, Placement]) -> Plan:

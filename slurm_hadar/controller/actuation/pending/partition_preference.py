@@ -21,7 +21,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.scheduling import narrowing
 
-_CLOSED = Partition("", (), up=False)
+_CLOSED = Partition("", (), state="DOWN")
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def advance(
                 _keep_as_either(context, entry, job)
             if job is not None and (decided.step is MoveStep.STAY or not job.managed):
                 messages += _correct_plan(context, job)
-            if job is not None and entry.phase == REQUEUED:
+            if job is not None:
                 node_reservations.end(context, entry, job)
             context.store.end(entry.id, decided.outcome, now)
             messages.append(f"job {entry.job}: {decided.outcome}")
@@ -260,7 +260,7 @@ def _requeue(
     in_time = [(entry, job) for entry, job, until in moved if sent_s <= until]
     answers = node_reservations.reserve(context, in_time)
     entries = []
-    for (entry, job), error in zip(in_time, answers, strict=True):
+    for (entry, error), (_, job) in zip(answers, in_time, strict=True):
         if error is None:
             entries.append(entry)
         elif not error.retry:

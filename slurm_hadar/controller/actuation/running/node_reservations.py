@@ -9,6 +9,7 @@ should the controller die; a Nice that is left is corrected when the move is end
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
@@ -18,6 +19,8 @@ from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 
+_RESERVED = "reserved"
+"""Key of a journal entry's details: a reservation was, or may have been, made for the move."""
 _LOOKS, _PAUSE_S = 10, 0.5
 """How often, and how far apart, it is asked whether the jobs have started."""
 _LEAST_S, _MORE_S = 60.0, 20.0
@@ -33,23 +36,29 @@ def is_for(context: ActionContext, entry: Entry) -> bool:
     return may and isinstance(held, dict) and is_part(place, held)
 
 
-def reserve(context: ActionContext, moved: Sequence[tuple[Entry, Job]]) -> list[SlurmError | None]:
-    """Close the nodes of such moves before their jobs are requeued, where others wait: Slurm's
-    answers."""
-    answers: list[SlurmError | None] = []
+def reserve(
+    context: ActionContext, moved: Sequence[tuple[Entry, Job]]
+) -> list[tuple[Entry, SlurmError | None]]:
+    """Close the nodes of such moves before their jobs are requeued, where others wait: the entries
+    as they are kept then, and Slurm's answers."""
+    answers: list[tuple[Entry, SlurmError | None]] = []
     waiting = _waiting(context, moved)
     parts = {name for entry, _ in moved for name in steering_of(entry.details, 0.0).nodes}
     seconds = max(_LEAST_S, context.config.moving.after_return_s + _MORE_S)
     for entry, job in moved:
-        try:
-            if waiting and is_for(context, entry):
+        known, answer = entry, None
+        if waiting and is_for(context, entry):
+            # First: the reservation is to end even if this controller dies meanwhile.
+            known = replace(entry, details={**entry.details, _RESERVED: True})
+            context.store.keep_details(known.id, known.details)
+            try:
                 part = steering_of(entry.details, 0.0).nodes.keys()
                 # No node on which another of them goes on, maybe sooner.
                 nodes = part | (_beside(context, entry, waiting) - parts)
                 context.cluster.reserve(_name(job), sorted(nodes), seconds)
-            answers.append(None)
-        except SlurmError as error:
-            answers.append(error)
+            except SlurmError as error:
+                answer = error
+        answers.append((known, answer))
     return answers
 
 
@@ -130,7 +139,7 @@ def end(context: ActionContext, entry: Entry, job: Job) -> None:
     """Open the nodes of a move again, if they were reserved."""
     # Where that fails the reservation has ended by itself, or will.
     with contextlib.suppress(SlurmError):
-        if is_for(context, entry):
+        if entry.details.get(_RESERVED):
             context.cluster.unreserve(_name(job))
 
 
