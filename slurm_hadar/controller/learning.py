@@ -21,6 +21,8 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import Rates
 
+ARRIVAL = "arrival_s"
+"""Under this name the entry of a move has when its job was submitted: the requeue replaces that."""
 NO_TIME = AttainedTime({}, {})
 """Of a pass that keeps nothing."""
 
@@ -91,4 +93,5 @@ class Learning:
             earlier=self.earlier_jobs.of(now),
             outgrown=self.assumed_work.trust_factors(now),
             restarts=RestartCosts(store.restarts.means()),
+            arrivals=store.least_details(move, ARRIVAL),
         )

@@ -37,7 +37,7 @@ from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.leadership import Leadership
-from slurm_hadar.controller.learning import NO_TIME, Learning
+from slurm_hadar.controller.learning import ARRIVAL, NO_TIME, Learning
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observer import Observer
@@ -390,6 +390,7 @@ class Controller:
             expected = reconciliation.expected_effect(shown, action, progress)
             expected |= chain_requeues.details(action, observation, tick.past.chains)
             expected |= held_idle.details(action, tick.idle)
+            expected[ARRIVAL] = tick.past.arrival_s(action.job)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
         settled = moves.settle(
             context, observation.jobs, self._sleep, self._leadership.stopped, self._obstacles_now

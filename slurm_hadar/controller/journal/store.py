@@ -276,6 +276,15 @@ class Store:
         )
         return {str(job): float(time) for job, time in rows}
 
+    def least_details(self, kind: str, detail: str) -> dict[str, float]:
+        """Job -> the least number that its actions of a kind have as this detail."""
+        rows = self.connection.execute(
+            "SELECT job, MIN(json_extract(details, ?)) FROM journal"
+            " WHERE kind=? AND instr(details, ?)>0 GROUP BY job",
+            (f"$.{detail}", kind, json.dumps(detail) + ":"),
+        )
+        return {str(job): float(number) for job, number in rows if isinstance(number, int | float)}
+
     def moves_since(self, since_s: float) -> list[Entry]:
         """The moves and stops that began at ``since_s``, s since the epoch, or later."""
         return self._entries("WHERE kind='move' AND opened_s>=?", (since_s,))

@@ -46,7 +46,7 @@ class ControllerHistory:
     declared the user's jobs took, where that is more than once; ``chains``: job -> its requeues
     at its time limit; ``earlier``: what ended jobs were, by user, name and model; ``outgrown``: as
     ``understated``, of the work that was assumed from these; ``restarts``: what restarts cost so
-    far.
+    far; ``arrivals``: job that the controller requeued -> its submission, s.
     """
 
     attained: Mapping[str, float] = field(default_factory=dict)
@@ -59,6 +59,13 @@ class ControllerHistory:
     earlier: Mapping[Likeness, EarlierJobs] = field(default_factory=dict)
     outgrown: Mapping[int, float] = field(default_factory=dict)
     restarts: RestartCosts = field(default_factory=RestartCosts)
+    arrivals: Mapping[str, float] = field(default_factory=dict)
+
+    def arrival_s(self, job: Job) -> float:
+        """When a job was submitted: Slurm counts a requeue as a submission."""
+        if job.restarts == 0:
+            return job.submit_s
+        return min(job.submit_s, self.arrivals.get(job.id, job.submit_s))
 
 
 @dataclass(frozen=True)

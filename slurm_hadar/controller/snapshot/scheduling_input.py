@@ -150,7 +150,7 @@ def job_arrays(
     _keep_possible(rate, speeds.table, targets, kinds, counts)
     found = JobArrays(
         ids=tuple(job.id for job in jobs),
-        arrival_s=np.array([job.submit_s for job in jobs], float),
+        arrival_s=np.array([past.arrival_s(job) for job in jobs], float),
         weight=np.ones(count),
         priority=np.array([_in_order(job, observation) for job in jobs], float),
         total=work.total,
