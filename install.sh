@@ -199,7 +199,7 @@ site() {
     if [[ -z $unlocked ]]; then
       locked "$dir" packaging/locked/site.txt
     else
-      "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel[web]" 2> >(grep -v '^WARNING: Location' >&2)
+      "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel[controller,plugins,web]" 2> >(grep -v '^WARNING: Location' >&2)
     fi
     "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
   fi

@@ -54,7 +54,7 @@ fi
 (unset PIP_NO_DEPS && pip wheel --no-deps -w "$room" "$root/packaging/runtime")
 mkdir -p "${lib%/*}"
 "$python" -m venv --without-pip "$lib"
-pip --python "$lib/bin/python" install --no-compile "$wheel[web]"
+pip --python "$lib/bin/python" install --no-compile "$wheel[controller,plugins,web]"
 find "$lib/bin" -type f ! -name hbatch ! -name hadar -delete
 "$lib/bin/python" -I -m slurm_hadar.isolated "/usr/lib/$name/bin/python"
 sed -i '/^command = /d' "$lib/pyvenv.cfg"

@@ -3,9 +3,9 @@
 ``python packaging/locked/lock.py`` asks PyPI for the newest releases that pyproject.toml allows;
 needs uv on PATH. ``--sbom`` writes the SBOM alone.
 
-``site.txt``: what ``install.sh site`` installs, with the extra ``web``, for Python 3.11 and later
-on every platform, with the SHA-256 of each file that PyPI has of a release. ``build.txt``: what
-builds our wheel.
+``site.txt``: what ``install.sh site`` installs, with the extras ``controller``, ``plugins`` and
+``web``, for Python 3.11 and later on every platform, with the SHA-256 of each file that PyPI has
+of a release. ``build.txt``: what builds our wheel.
 ``sbom.cdx.json``: the releases of ``site.txt`` as CycloneDX 1.6.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+_EXTRAS = ("--extra", "controller", "--extra", "plugins", "--extra", "web")
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; ([^\\]+?))? \\$", re.MULTILINE)
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
@@ -27,7 +28,7 @@ def compile_(source: str, name: str, text: str = "") -> None:
     subprocess.run(
         ["uv", "pip", "compile", "--universal", "--python-version", "3.11", "--generate-hashes",
          "--no-header", "--no-annotate", "--quiet", "--output-file", str(HERE / name),
-         *(() if text else ("--extra", "web")), source],
+         *(() if text else _EXTRAS), source],
         input=text, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
 

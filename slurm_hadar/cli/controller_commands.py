@@ -312,7 +312,13 @@ def _metrics(site: Config, controller: Controller) -> "MetricsExporter | None":
     if not wanted:
         return None
     # Only where it is wanted: the library takes its time.
-    from slurm_hadar.controller.metrics.export import MetricsExporter
+    try:
+        from slurm_hadar.controller.metrics.export import MetricsExporter
+    except ModuleNotFoundError as error:
+        raise HadarError(
+            f"[metrics] needs {error.name}, which is not installed; run: "
+            "pip install 'slurm-hadar[controller]'"
+        ) from None
 
     metrics = MetricsExporter(site)
     metrics.open(controller.store)

@@ -8,7 +8,8 @@ Small instances are solved by HiGHS.
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.programme import INFINITY, Programme
+from slurm_hadar.solvers.highs import INFINITY
+from slurm_hadar.solvers.programme import Programme
 
 _SWEEPS = 60
 _EXACT = 4000

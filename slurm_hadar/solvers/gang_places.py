@@ -9,7 +9,8 @@ most as many split jobs as servers have scarce resources).
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
+from slurm_hadar.solvers.highs import INFINITY, is_best
+from slurm_hadar.solvers.programme import Programme
 
 _SAFETY_NET_S = 30.0
 """Time limit in s, never reached so far: the size of the programme bounds the effort."""

@@ -19,12 +19,11 @@ added until none is left.
 
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.highs import INFINITY, new_solver
 from slurm_hadar.solvers.prices import scarcity
-from slurm_hadar.solvers.programme import new_solver
 
 _MOST_GROUPS = 800
 """Rounds are merged into at most this many groups, to bound the size of the programme."""
@@ -200,15 +199,14 @@ class _Programme:
         low[groups.first] += least[groups.first]
         self._unit = float(np.maximum(least.sum() / len(jobs.rounds), 1e-9))
         self._solver = new_solver()
-        infinity = highspy.kHighsInf
         self._jobs, self._groups = jobs, groups
-        lower = np.where(np.isin(np.arange(number), groups.first), low / self._unit, -infinity)
+        lower = np.where(np.isin(np.arange(number), groups.first), low / self._unit, -INFINITY)
         for at in range(number):
-            self._solver.addVar(float(lower[at]), infinity)
+            self._solver.addVar(float(lower[at]), INFINITY)
         for at in range(1, number):
             if groups.job[at] == groups.job[at - 1]:
                 index, value = np.array([at, at - 1], np.int32), np.array([1.0, -1.0])
-                self._solver.addRow(float(least[at] / self._unit), infinity, 2, index, value)
+                self._solver.addRow(float(least[at] / self._unit), INFINITY, 2, index, value)
         self.weigh(_EARLY)
 
     def weigh(self, early: float) -> None:
@@ -225,7 +223,7 @@ class _Programme:
             scale = float(work.sum())
             self._solver.addRow(
                 right / scale / self._unit,
-                highspy.kHighsInf,
+                INFINITY,
                 len(members),
                 members.astype(np.int32),
                 work / scale,

@@ -1,14 +1,15 @@
 """Linear and integer programmes: from arrays to the solution of HiGHS."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import highspy
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
+from slurm_hadar.solvers.highs import library, new_solver
 
-INFINITY = float(highspy.kHighsInf)
+if TYPE_CHECKING:
+    import highspy
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,20 @@ class Programme:
     minimise: bool = False
     integer: bool = False
 
-    def solve(self, **options: float | str) -> highspy.Highs:
+    def solve(self, **options: float | str) -> "highspy.Highs":
         """The solver with its solution. ``options``: options of HiGHS."""
         size, start = len(self.cost), self.start
         if start is None:
             start = np.arange(size + 1) * self.index.shape[1]
-        lp = highspy.HighsLp()
+        highs = library()
+        lp = highs.HighsLp()
         lp.num_col_, lp.num_row_ = size, len(self.low)
-        lp.sense_ = highspy.ObjSense.kMinimize if self.minimise else highspy.ObjSense.kMaximize
+        lp.sense_ = highs.ObjSense.kMinimize if self.minimise else highs.ObjSense.kMaximize
         lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.cost, np.zeros(size), self.upper
         lp.row_lower_, lp.row_upper_ = self.low, self.high
         if self.integer:
-            lp.integrality_ = [highspy.HighsVarType.kInteger] * size
-        formats = highspy.MatrixFormat
+            lp.integrality_ = [highs.HighsVarType.kInteger] * size
+        formats = highs.MatrixFormat
         lp.a_matrix_.format_ = formats.kRowwise if self.by_row else formats.kColwise
         lp.a_matrix_.start_ = start.astype(np.int32)
         lp.a_matrix_.index_ = self.index.ravel().astype(np.int32)
@@ -55,26 +57,3 @@ class Programme:
         solver.passModel(lp)
         solver.run()
         return solver
-
-
-def is_best(solver: highspy.Highs) -> bool:
-    """Whether the solution is proven optimal."""
-    return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
-
-
-class _QuietHighs(highspy.Highs):
-    def enableCallbacks(self) -> None:
-        # The constructor calls this, and HiGHS 1.16 prints its banner to stdout here, where a
-        # command may print JSON.
-        above: Any = super()
-        self.setOptionValue("output_flag", False)
-        above.enableCallbacks()
-
-
-def new_solver() -> highspy.Highs:
-    """HiGHS with one thread, a fixed seed and no output."""
-    make: Any = _QuietHighs
-    solver: highspy.Highs = make()
-    for name, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
-        solver.setOptionValue(name, setting)
-    return solver

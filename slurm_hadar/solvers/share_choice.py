@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
+from slurm_hadar.solvers.highs import INFINITY, is_best
+from slurm_hadar.solvers.programme import Programme
 
 _SAFETY_NET_S = 30.0
 """Time limit in s, never reached so far: the size of the programme bounds the effort."""

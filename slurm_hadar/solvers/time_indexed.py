@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.programme import INFINITY, Programme
+from slurm_hadar.solvers.highs import INFINITY
+from slurm_hadar.solvers.programme import Programme
 
 _LATE = 100.0
 """Cost of work beyond the horizon, in horizons: it makes each programme feasible."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.solvers.programme import INFINITY, Programme, is_best
+from slurm_hadar.solvers.highs import INFINITY, is_best
+from slurm_hadar.solvers.programme import Programme
 
 _GAP = 1e-6
 _NODES = 5_000

@@ -34,7 +34,9 @@ def pins(name):
 
 def declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return project["project"]["dependencies"], project["build-system"]["requires"]
+    ours, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
+    of_site = [*ours, *extras["controller"], *extras["plugins"], *extras["web"]]
+    return of_site, project["build-system"]["requires"]
 
 
 @pytest.mark.parametrize(("name", "which"), [("site.txt", 0), ("build.txt", 1)])
@@ -50,7 +52,8 @@ def test_what_we_ask_for_is_locked_within_its_bounds(name, which):
 def test_each_library_that_we_ask_for_is_imported():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *extras["web"], *extras["top"]]
+    parts = ("controller", "plugins", "web", "top")
+    asked = [*project["dependencies"], *(one for part in parts for one in extras[part])]
     names = {canonicalize_name(Requirement(text).name) for text in asked}
     text = "\n".join(path.read_text() for path in (ROOT / "slurm_hadar").rglob("*.py"))
     imported = set(re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE))
