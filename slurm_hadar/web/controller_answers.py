@@ -11,7 +11,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.job_report import JobReport
 from slurm_hadar.reports.text import Explanation
-from slurm_hadar.simulator.queue_model import QueueModel
+from slurm_hadar.simulator.live_queue import QueueModel
 
 _T = TypeVar("_T")
 

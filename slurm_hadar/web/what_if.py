@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from slurm_hadar import policies
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.simulator.queue_model import QueueModel, QueueOutcome
+from slurm_hadar.simulator.live_queue import QueueModel, QueueOutcome
 from slurm_hadar.web.feed import PageFeed
 
 LONGEST_S = 60.0
@@ -88,7 +88,7 @@ class WhatIf:
 async def _outcome(model: QueueModel, policy: str) -> QueueOutcome:
     process = await asyncio.create_subprocess_exec(
         "/usr/bin/env", "nice", "-n", "10",
-        sys.executable, "-I", "-m", "slurm_hadar.simulator.queue_model",
+        sys.executable, "-I", "-m", "slurm_hadar.simulator.live_queue",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

@@ -46,7 +46,7 @@ from slurm_hadar.exchange.heartbeat import read_heartbeat
 from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.reports.cluster import ClusterView, JobTimeline
 from slurm_hadar.reports.status import CONTROLLER, Overview
-from slurm_hadar.simulator.queue_model import model_of
+from slurm_hadar.simulator.live_queue import model_of
 from slurm_hadar.slurm.commands import checked_id
 
 _KEPT, _KEPT_BYTES = 32, 2**20

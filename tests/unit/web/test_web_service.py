@@ -36,7 +36,7 @@ from slurm_hadar.demo.show import live_page
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.reports.cluster import JobTimeline, Stay
 from slurm_hadar.reports.status import Overview
-from slurm_hadar.simulator import queue_model
+from slurm_hadar.simulator import live_queue
 from slurm_hadar.web import drawing, what_if
 from slurm_hadar.web.controller_answers import ControllerAnswers, SilentController
 from slurm_hadar.web.fragments import PageFragments
@@ -347,7 +347,7 @@ def test_what_if_is_simulated_aside_with_a_limit_and_for_operators_only(tmp_path
 
 
 def test_a_simulation_that_takes_too_long_is_ended(monkeypatch):
-    model = queue_model.QueueModel(
+    model = live_queue.QueueModel(
         types=["a"], counts=[1], ids=["1"], left=[1e9], weight=[1.0], rate=[[[1.0]]],
         max_nodes=[1], copies=[1], tasks=[1], nodes=["n"], gpus=[[1]], rack=[0], round_s=1.0,
     )  # fmt: skip
