@@ -28,7 +28,8 @@ _ALONE = 0.98
 """A job has no slack if it needs this fraction of the least time for all work by itself."""
 _GOES_ON = 0.97
 """A running job without slack goes before others until its tightness is below this: else it would
-be stopped as soon as it has some, and lose that while it waits for a place."""
+be stopped as soon as it has some, and lose that while it waits for a place. Not where declarations
+were often wrong: a job that declared too much would keep its GPUs while many others wait."""
 _SERVED = 2.0
 """Bonus for running a job without a plan at all, in multiples of the best value."""
 _EASY = 0.9
@@ -89,7 +90,8 @@ def choose(inputs: RoundInput, table: Timetable, unchanged: bool = False) -> Rou
     value = np.where(gain > 0, np.maximum(value, 1e-12), 0.0) * (1.0 + follow)
     gain *= speed
     # The tightness includes untried GPU counts; for jobs without a plan it is unknown.
-    goes_on = tight >= np.where(options.now != -1, _GOES_ON, 1.0)
+    runs_on = (options.now != -1) & inputs.declarations_reliable
+    goes_on = tight >= np.where(runs_on, _GOES_ON, 1.0)
     critical = goes_on & ~doubt.unplanned
     if critical.any():
         top = float((value / options.gpus).max())

@@ -205,14 +205,21 @@ def test_the_short_one_first_unless_the_long_one_has_no_slack() -> None:
     assert "run nearly all the time" in plan.placements["j0"].reason
 
 
-@pytest.mark.parametrize("runs", [True, False])
-def test_a_running_job_is_not_stopped_as_soon_as_it_has_a_little_slack(runs: bool) -> None:
+@pytest.mark.parametrize(
+    ("runs", "wrong", "goes_on"), [(True, 0.0, True), (False, 0.0, False), (True, 10.0, False)]
+)
+def test_a_running_job_is_not_stopped_as_soon_as_it_has_a_little_slack(
+    runs: bool, wrong: float, goes_on: bool
+) -> None:
     # All the work takes 85,000 s on two GPUs, the long job 82,000 s of them.
     held = [(0, 0, 0, 1)] if runs else []
     jobs = jobs_of([[[1.0]]] * 12, left=[8.2e4] + [8e3] * 11, held=held, restart_s=1.0)
-    plan, _ = decide(view_of(nodes_of([[2]]), jobs, options={"stretch": 1.0, "keep": 1.0}), {})
+    # ``wrong`` of 20 ended jobs had declared their work wrongly.
+    before = {"now": 0.0, "jobs": {}, "measured": {}, "ended": 20.0, "wrong": wrong}
+    options = {"stretch": 1.0, "keep": 1.0}
+    plan, _ = decide(view_of(nodes_of([[2]]), jobs, options=options), {"speeds": before})
     placed = plan.placements.get("j0")
-    assert (placed is not None and "before others" in placed.reason) == runs
+    assert (placed is not None and "before others" in placed.reason) == goes_on
 
 
 def test_nobody_moves_for_less_than_the_restart_costs() -> None:
