@@ -31,33 +31,35 @@ def said(path):
     """The lines of slurm.conf in an example's comments: keyword -> list of settings."""
     found: dict[str, list[dict[str, str]]] = {"NodeName": [], "PartitionName": []}
     for line in path.read_text().splitlines():
-        words = dict(word.split("=", 1) for word in line.removeprefix("#").split() if "=" in word)
+        values = dict(
+            entry.split("=", 1) for entry in line.removeprefix("#").split() if "=" in entry
+        )
         for keyword, lines in found.items():
             if line.startswith(f"#   {keyword}="):
-                lines.append(words)
+                lines.append(values)
     return found
 
 
 def layout_of(path):
     """The same shape as a sandbox: groups of nodes and the partitions over them."""
     lines, groups = said(path), []
-    for words in lines["NodeName"]:
-        names = expand(words["NodeName"])
-        kind, count = words.get("Gres", "gpu::0").split(":")[1:]
-        features = tuple(f for f in [words.get("Feature", "")] if f and f != kind)
-        cpus: dict[str, Any] = {"cpus": int(words["CPUs"])} if "CPUs" in words else {}
+    for values in lines["NodeName"]:
+        names = expand(values["NodeName"])
+        kind, count = values.get("Gres", "gpu::0").split(":")[1:]
+        features = tuple(f for f in [values.get("Feature", "")] if f and f != kind)
+        cpus: dict[str, Any] = {"cpus": int(values["CPUs"])} if "CPUs" in values else {}
         prefix = re.sub(r"\d+$", "", names[0])
         groups.append(NodeGroup(prefix, len(names), kind, int(count), features=features, **cpus))
     partitions = []
-    for words in lines["PartitionName"]:
-        inside = expand(words["Nodes"])
+    for values in lines["PartitionName"]:
+        inside = expand(values["Nodes"])
         partitions.append(
             PartitionSpec(
-                words["PartitionName"],
+                values["PartitionName"],
                 tuple(group.prefix for group in groups if group.names[0] in inside),
-                default=words.get("Default") == "YES",
-                tier=int(words.get("PriorityTier", 1)),
-                preempted=words.get("PreemptMode") == "REQUEUE",
+                default=values.get("Default") == "YES",
+                tier=int(values.get("PriorityTier", 1)),
+                preempted=values.get("PreemptMode") == "REQUEUE",
             )
         )
     if not any(partition.default for partition in partitions):

@@ -403,7 +403,7 @@ class Reader:
         return look(shown, self.config)
 
 
-def told(reader: Any, id_: str) -> JobReport:
+def diagnosed(reader: Any, id_: str) -> JobReport:
     return job_report.of_controller(reader, id_)
 
 
@@ -416,13 +416,13 @@ def test_an_idle_type_that_the_list_of_partitions_omits_is_a_problem_of_a_waitin
     declared = replace(CHECKED, model="ResNet-50", batch=(64, 64), partitions=("gpu",))
     waits = job("1", declaration=declared, partitions=("v100", "p100"), time_limit_s=1e9)
     store = Store.open(tmp_path / "state")
-    found = lines(told(Reader(grouped, store, waits), "1").problems)
+    found = lines(diagnosed(Reader(grouped, store, waits), "1").problems)
     (said,) = [line for line in found if "k80" in line]
     assert said.startswith("k80 is idle, and its list of partitions omits it, as it is 7 times")
     assert said.endswith("a submit with types=k80,p100,v100 accepts it")
     named = replace(declared, types=("k80", "p100", "v100"))
     wanted = Reader(grouped, store, replace(waits, declaration=named))
-    assert not [line for line in lines(told(wanted, "1").problems)
+    assert not [line for line in lines(diagnosed(wanted, "1").problems)
                 if "omits" in line]  # fmt: skip
     store.close()
 
@@ -432,7 +432,7 @@ def test_each_kind_of_failed_move_counts_for_when_the_next_one_may_come(site, st
         entry = store.begin("1", "move", "asked", NOW - 30 + number, {})
         store.end(entry, f"{outcome}: as ever", NOW - 20 + number)
     runs = running("1", HERE, declaration=CHECKED)
-    tale = told(Reader(site, store, runs), "1")
+    tale = diagnosed(Reader(site, store, runs), "1")
     assert "and 3 failed moves" in tale.next[-1]
 
 
@@ -458,7 +458,7 @@ def test_a_partition_of_a_group_that_is_gone_is_named_as_the_end_of_a_job(tmp_pa
 
 def test_the_story_has_each_step_with_its_cost_and_gain_and_is_plain_data(site, store):
     here, after = moved(store)
-    tale = told(Reader(site, store, here, progress=after), "1")
+    tale = diagnosed(Reader(site, store, here, progress=after), "1")
     happened = [event.what for event in tale.events]
     # The present job's submit time is that of its requeue, before the move was through.
     assert happened == [
@@ -499,7 +499,7 @@ def restless(store, moves):
 
 def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
     restless(store, 40)
-    tale = told(Reader(site, store, job("1")), "1")
+    tale = diagnosed(Reader(site, store, job("1")), "1")
     happened = [event.what.partition(":")[0] for event in tale.events]
     counts = {what: happened.count(what) for what in happened}
     # 240 decisions were kept up to the state file's own limit, which is reported.
@@ -519,7 +519,7 @@ def test_the_story_leaves_nothing_out_and_stays_readable(site, store):
 
 def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
     restless(store, 3)
-    tale = told(Reader(site, store, job("1")), "1")
+    tale = diagnosed(Reader(site, store, job("1")), "1")
     assert tale.missing_history == ()
     short = printed(tale)
     assert short.count("stop for other jobs") == 3 and short.count("refused: odd") == 3
@@ -532,55 +532,57 @@ def test_small_steps_in_a_row_are_one_line_and_a_move_never_is(site, store):
 
 def test_a_job_that_slurm_forgot_is_reported_from_the_journal_alone(site, store):
     moved(store)
-    tale = told(Reader(site, store), "1")
+    tale = diagnosed(Reader(site, store), "1")
     assert "not shown by Slurm" in tale.state and len(tale.events) == 4 and tale.problems == ()
     assert "sacct" in tale.now[0] and "No problems detected" in printed(tale)
 
 
 def test_an_unknown_job_is_an_error_and_an_array_is_wrong_usage(site, store):
     with pytest.raises(UnknownJobError, match="the journal knows none"):
-        told(Reader(site, store), "1")
+        diagnosed(Reader(site, store), "1")
     assert UnknownJobError.exit_code == 1
     tasks = [job(f"7_{task}", array_job_id=7) for task in (10, 9, 8, 1, 2, 3)]
     says = r"is an array; ask for one of its tasks: 7_1, 7_2, 7_3, 7_8, 7_9 and 1 more\. hadar st"
     with pytest.raises(UsageError, match=says):
-        told(Reader(site, store, *tasks), "7")
+        diagnosed(Reader(site, store, *tasks), "7")
 
 
 def test_what_comes_next_is_reported_with_its_time(site, store):
-    waits = told(Reader(site, store, job("1")), "1")
+    waits = diagnosed(Reader(site, store, job("1")), "1")
     assert waits.next == ()
-    due = told(Reader(site, store, job("1", start_s=NOW + 90)), "1")
+    due = diagnosed(Reader(site, store, job("1", start_s=NOW + 90)), "1")
     assert due.next[-1].startswith("Slurm expects to start it at ")
     record = merge("", Steering({"k80": 1}, {"k1": {"k80": 1}}, time=NOW - 5))
     on_its_way = job("1", restarts=1, admin_comment=record)
-    (next_,) = told(Reader(site, store, on_its_way), "1").next[-1:]
+    (next_,) = diagnosed(Reader(site, store, on_its_way), "1").next[-1:]
     assert next_.startswith("Slurm starts it on 1 x k80 on k1 when that is free; ")
     assert "within 120 s it may start anywhere" in next_
-    back = told(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
+    back = diagnosed(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert back.next == (), "no move of ours waits for that"
-    later = told(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
+    later = diagnosed(Reader(site, store, job("1", eligible_s=NOW + 90)), "1")
     assert later.next[-1].startswith("Slurm delays it until ")
     entry = store.begin("1", "move", "asked", NOW - 5, {"gpus": {"v100": 1}, "restarts": 0})
     here = running("1", HERE)
-    asked = told(Reader(site, store, here, progress=report()), "1")
+    asked = diagnosed(Reader(site, store, here, progress=report()), "1")
     assert any("does not within 120 s it stays" in line for line in asked.next)
     store.advance(entry, "requeued", NOW - 2)
-    sent = told(Reader(site, store, job("1", restarts=1)), "1")
+    sent = diagnosed(Reader(site, store, job("1", restarts=1)), "1")
     assert any("without a tick Slurm starts it" in line for line in sent.next)
-    late = told(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
+    late = diagnosed(Reader(site, store, job("1", not_before_s=NOW + 30)), "1")
     assert any("(moving.after_return_s)" in line for line in late.next)
     assert not any("after_return_s" in line for line in (*waits.next, *sent.next))
     over = job("1", JobState.FINISHED, slurm_state="COMPLETED")
-    assert told(Reader(site, store, over), "1").next == ()
+    assert diagnosed(Reader(site, store, over), "1").next == ()
 
 
 def test_how_to_undo_it_by_hand_is_reported_with_the_shell_in_mind(site, store):
     ours = merge("", Steering({"k80": 1}, time=NOW, was={"Features": "a|b; rm x"}))
-    waits = told(Reader(site, store, job("1", admin_comment=ours)), "1")
+    waits = diagnosed(Reader(site, store, job("1", admin_comment=ours)), "1")
     # A begin time would clear the age of a job that waits.
     assert waits.undo[-1] == "By hand: scontrol update JobId=1 'Features=a|b; rm x'"
-    runs = told(Reader(site, store, running("1", HERE, admin_comment=ours), progress=report()), "1")
+    runs = diagnosed(
+        Reader(site, store, running("1", HERE, admin_comment=ours), progress=report()), "1"
+    )
     assert "scontrol requeue 1, which ends this attempt; " in runs.undo[-1]
     assert runs.undo[-1].endswith("'Features=a|b; rm x' StartTime=now")
 
@@ -588,10 +590,10 @@ def test_how_to_undo_it_by_hand_is_reported_with_the_shell_in_mind(site, store):
 def test_what_was_changed_is_reported_with_what_was_asked_for(site, store):
     ours = merge("", Steering(time=NOW, was={"Partition": "gpu"}))
     listed = job("1", admin_comment=ours, partitions=("v100", "k80"))
-    tale = told(Reader(site, store, listed), "1")
+    tale = diagnosed(Reader(site, store, listed), "1")
     assert ("Changed", "Partition: v100,k80 (asked for: gpu)") in tale.facts
     assert "Partition: v100,k80 (asked for: gpu)" in printed(tale)
-    own = told(Reader(site, store, job("1")), "1")
+    own = diagnosed(Reader(site, store, job("1")), "1")
     assert "Changed" not in dict(own.facts)
 
 
@@ -628,7 +630,7 @@ def test_an_owner_learns_of_own_jobs_and_of_no_other(site):
 
 def test_a_hostile_name_stays_one_line_of_text(site, store):
     evil = job("1", uid=ME, name="x\n[red]PROBLEM\x1b[2J\u202e$(id)", slurm_state="PENDING")
-    tale = told(Reader(site, store, evil), "1")
+    tale = diagnosed(Reader(site, store, evil), "1")
     shown = printed(tale)
     assert "\x1b" not in shown and "\u202e" not in shown
     assert "x [red]PROBLEM" in shown and not any(
@@ -776,7 +778,7 @@ def test_of_a_checkpoint_that_changes_it_is_not_said_that_there_is_none():
 def test_the_time_that_the_owner_declared_is_said(site, store):
     signalled(store)
     here = running("1", HERE, declaration=SAVES)
-    tale = told(Reader(site, store, here), "1")
+    tale = diagnosed(Reader(site, store, here), "1")
     assert "does not within 60 s" in printed(tale) and "may take 60 s" in printed(tale)
 
 
@@ -793,7 +795,7 @@ def test_a_job_that_its_owner_opted_out_has_no_problem(site, store, state):
     one = job("1", declaration=Declaration(off=True), held=state is JobState.PENDING)
     if state is JobState.RUNNING:
         one = running("1", HERE, declaration=Declaration(off=True))
-    tale = told(Reader(site, store, one), "1")
+    tale = diagnosed(Reader(site, store, one), "1")
     assert tale.problems == () and tale.next == ()
     assert tale.now[1].startswith("its owner opted it out") and "off=no" in tale.now[1]
 
@@ -802,7 +804,7 @@ def test_the_cure_of_an_opt_out_names_what_is_declared_anew(site, store):
     """``hadar optout`` keeps nothing else of a declaration, ``hadar set JOB off=yes`` all of it."""
 
     def cure(declared):
-        tale = told(Reader(site, store, job("1", declaration=declared)), "1")
+        tale = diagnosed(Reader(site, store, job("1", declaration=declared)), "1")
         return tale.now[1].partition("to opt in: ")[2]
 
     assert cure(CHECKED.left_alone()).startswith("hadar set 1 off=no KEY=VALUE ... with all")
@@ -811,7 +813,7 @@ def test_the_cure_of_an_opt_out_names_what_is_declared_anew(site, store):
 
 def test_what_its_owner_wished_is_a_fact_and_no_problem(site, store):
     pinned = running("1", HERE, declaration=replace(CHECKED, pin=True))
-    tale = told(Reader(site, store, pinned, progress=report()), "1")
+    tale = diagnosed(Reader(site, store, pinned, progress=report()), "1")
     assert not any("pin" in one.what for one in tale.problems)
     assert tale.now[-1].endswith("pinned it to its place; to let it move: hadar set 1 pin=no")
     later = job("1", eligible_s=NOW + 90)
