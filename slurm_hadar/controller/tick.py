@@ -315,7 +315,9 @@ class Controller:
             # They give way to all others, so the policy does not see them.
             others=idle_nodes.without(observation, trainers),
             past=self.learning.history(sent, received.now, self._clock()),
-            refusals=apply.refusals(self.store),
+            refusals=apply.refusals(
+                self.store, [job.id for job in observation.jobs.values() if job.held]
+            ),
             lent=self._lent(),
             idle=held_idle.record(self.store, self.config, observation.now),
         )

@@ -6,7 +6,7 @@ Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.actuation
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
@@ -36,7 +36,8 @@ from slurm_hadar.exchange.plan_file import JobPlan, remove_plan, write_plan
 from slurm_hadar.slurm import pending
 from slurm_hadar.slurm.cluster import Cluster, Update
 
-_REFUSED, _UNANSWERED = "refused", "not answered"
+_REFUSED, _UNANSWERED = "refused:", "not answered:"
+_REFUSED_HELD = "refused while it was held:"
 _UNFIT = "taken; the job fitted nowhere in a partition that it had before"
 """Slurm took the update. The list before it counts as refused."""
 UNDO, UNDONE = "undo", "its placement could not be carried out; its owner's request is restored"
@@ -187,7 +188,8 @@ def _outcome(group: Sequence[Action], error: SlurmError | None) -> str:
     if error is not None and pending.BEGUN in str(error):
         return "not needed: it had begun"
     if error is not None:
-        return f"{_UNANSWERED if error.retry else _REFUSED}: {error}"
+        refused = _REFUSED_HELD if group[0].job.held else _REFUSED
+        return f"{_UNANSWERED if error.retry else refused} {error}"
     if any(a.job.reason in UNFIT and "Partition" in a.fields for a in group):
         return f"{_UNFIT}: {group[0].job.reason}"
     return "done"
@@ -246,12 +248,19 @@ def _records(actions: Sequence[Action]) -> dict[str, list[Action]]:
     return found
 
 
-def refusals(store: Store) -> dict[str, Refusals]:
+def refusals(store: Store, held: Collection[str] = ()) -> dict[str, Refusals]:
     """Job -> the refusals of its hints for the reason of the last one: those since the last hint
     that Slurm took, or all after which Slurm took the list and the job fitted nowhere in it, where
-    these are more."""
+    these are more.
+
+    ``held``: the jobs that are held now. What was refused of a held job says nothing of it once
+    it is released, nor the other way round.
+    """
     kind = Kind.HINT.value
-    counts = store.counts_after(kind, _REFUSED, "done", alike=True)
+    while_held = store.counts_after(kind, _REFUSED_HELD, "done", alike=True)
+    else_ = store.counts_after(kind, _REFUSED, "done", alike=True)
+    counts = {job: n for job, n in while_held.items() if job in held}
+    counts |= {job: n for job, n in else_.items() if job not in held}
     last = {job: at_s for job, at_s in store.last_times(kind).items() if job in counts}
     # Each of these came after a list that Slurm had taken and that did not fit.
     for of_kind, outcome in ((kind, _UNFIT), (UNDO, UNDONE)):

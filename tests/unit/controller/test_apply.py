@@ -213,6 +213,22 @@ def test_another_error_is_tried_again_as_soon_as_the_first_one_was(context):
     assert apply.refusals(context.store) == {"1": Refusals(1, at + 7200)}
 
 
+def test_what_slurm_refused_of_a_held_job_is_forgotten_once_it_is_released(context):
+    """Slurm may take it now, and another job may have its place until then."""
+    held = replace(hint(), job=job(held=True, priority=0))
+    for at in (NOW, NOW + 60):
+        send_hints(replace(context, cluster=Cluster(REFUSED)), [held], at)
+    said = context.store.history("1")[0].outcome
+    assert said.startswith("refused while it was held: scontrol update: Invalid partition")
+    assert apply.refusals(context.store, ["1"]) == {"1": Refusals(2, NOW + 60)}
+    assert apply.refusals(context.store, ["2"]) == {}
+    # Nor does what was refused before it was held count then.
+    sent(context, REFUSED, now=NOW + 120)
+    assert apply.refusals(context.store) == {"1": Refusals(1, NOW + 120)}
+    sent(context, None, now=NOW + 180)
+    assert apply.refusals(context.store, ["1"]) == apply.refusals(context.store) == {}
+
+
 def test_waiting_tasks_of_an_array_stay_in_one_record(context):
     """Slurm changes the whole record, whatever part of it was looked at."""
     tasks = [

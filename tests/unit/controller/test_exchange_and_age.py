@@ -83,6 +83,9 @@ class Slurm:
     refused: tuple[str, ...] = ()
     shows_ended: bool = True
     """Whether it shows cancelled jobs that the last tick saw held, or opted out."""
+    in_doubt: bool = False
+    """Whether it hid one with another's place, of which it had refused the update: that one may
+    have started from there, for all that the controller can know."""
 
     def points(self, id_, at=None):
         job = self.jobs[id_]
@@ -151,6 +154,7 @@ class Slurm:
                 known |= {"state": JobState.FINISHED, "nodes": ("v1",), "start_s": one.started}
             if one.over:
                 if one.seen_out and not self.shows_ended:
+                    self.in_doubt |= one.nice < 0
                     continue
                 known |= {"state": JobState.FINISHED, "priority": 0}
             declared = Declaration(model="resnet50", types=("any",), checkpoint="yes", samples=1000)
@@ -340,6 +344,10 @@ class People:
             job.gpus = 3 - job.gpus
         else:
             job.held = (job.held or kind == "hold") and kind != "release"
+            if kind == "release":
+                # What Slurm refused of it was refused while it was held.
+                slurm.refused = tuple(one for one in slurm.refused if one != id_)
+                slurm.refuses = tuple(one for one in slurm.refuses if one != id_)
             job.out = job.out or kind == "opt out"
             job.over = kind == "cancel"
         return True
@@ -389,7 +397,7 @@ def test_whatever_owners_do_no_place_is_had_twice_and_none_is_lost(slurm, acts):
         slurm.now += TICK_S
         slurm.tick()
     assert slurm.no_unmanaged_job_is_overtaken()
-    if any(job.started < inf for job in slurm.jobs.values()):
+    if any(job.started < inf for job in slurm.jobs.values()) or slurm.in_doubt:
         return
     # No place was used: each job has its own, or that of another one that waits as well.
     assert not slurm.memory.lost
@@ -397,6 +405,25 @@ def test_whatever_owners_do_no_place_is_had_twice_and_none_is_lost(slurm, acts):
         if job.nice and not job.over:
             owner = slurm.memory.lent[id_].place_of
             assert job.may_start and not job.out and owner != id_ and slurm.jobs[owner].may_start
+
+
+def test_a_job_that_is_released_gives_its_place_back_whatever_slurm_refused_before():
+    """The Nice that ends its exchange was refused while it was held. Its partner is held then."""
+    slurm = Slurm(by_age(weight=0), first=("3",))
+    for id_, ours in (("1", True), ("2", False), ("3", True)):
+        slurm.submit(id_, 100_000 - 10 * int(id_), ours, NOW - 100)
+    people = People(slurm)
+    slurm.tick()
+    assert slurm.order() == ["3", "2", "1"]
+    assert people.does("refuse", 1, ticked=True) and slurm.refuses == ("3",)
+    slurm.now += TICK_S
+    slurm.tick()
+    assert slurm.refused == ("3",)
+    slurm.jobs["1"].held = True
+    assert people.does("release", 1, ticked=True) and not slurm.jobs["3"].held
+    slurm.now += TICK_S
+    slurm.tick()
+    assert slurm.no_unmanaged_job_is_overtaken() and slurm.order() == ["1", "2", "3"]
 
 
 def four_users(apart):
