@@ -219,6 +219,18 @@ def test_without_an_answer_it_is_tried_again(context):
     assert not slurm.named("requeue") and context.store.open_entries()[0].phase == "asked"
 
 
+def test_one_of_which_no_answer_came_makes_room_for_the_next(context):
+    slurm = Slurm(reserve=SlurmError("timed out", retry=True))
+    acknowledged(context, slurm)
+    (entry,) = context.store.open_entries()
+    context.store.end(entry.id, "dropped", NOW)
+    slurm = Slurm()
+    acknowledged(context, slurm, entry.details)
+    assert [name for name, *_ in slurm.named("unreserve", "reserve", "requeue")] == [
+        "unreserve", "reserve", "requeue"
+    ]  # fmt: skip
+
+
 def test_one_of_which_no_answer_came_ends_with_its_move(context):
     slurm = Slurm(reserve=SlurmError("timed out", retry=True))
     acknowledged(context, slurm)

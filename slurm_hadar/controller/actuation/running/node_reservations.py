@@ -47,6 +47,8 @@ def reserve(
     seconds = max(_LEAST_S, context.config.moving.after_return_s + _MORE_S)
     for entry, job in moved:
         known, answer = entry, None
+        # One that was made without an answer would refuse the next of its name.
+        end(context, entry, job)
         if waiting and is_for(context, entry):
             # First: the reservation is to end even if this controller dies meanwhile.
             known = replace(entry, details={**entry.details, _RESERVED: True})
