@@ -62,9 +62,9 @@ class Case:
     decide_s_mean: float
 
 
-def trainings(load: float) -> Workload:
+def trainings(load: float, seed: int = SEED) -> Workload:
     """The jobs of a load; the same ones at every load, but for their arrivals."""
-    rng = np.random.default_rng([SEED, 31])
+    rng = np.random.default_rng([seed, 31])
     request = rng.choice(COUNTS, size=JOBS, p=PARTS).astype(np.int64)
     models = tuple(list(STEP_S)[at] for at in rng.integers(len(STEP_S), size=JOBS))
     seconds = np.clip(rng.lognormal(np.log(MEDIAN_S), SIGMA, JOBS), SHORTEST_S, LONGEST_S)

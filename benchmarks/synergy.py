@@ -66,9 +66,9 @@ LONG, LAST, LONG_LOADS = 2400, 600, (0.9, 1.0, 1.1, 1.2)
 
 
 @cache
-def workload(share: float, load: float, jobs: int = JOBS) -> Workload:
+def workload(share: float, load: float, jobs: int = JOBS, seed: int = SEED) -> Workload:
     """The jobs of one cell; ``share`` of them CPU-hungry."""
-    rng = np.random.default_rng([SEED, 11])
+    rng = np.random.default_rng([seed, 11])
     gpus = rng.choice(COUNTS, jobs, p=COUNT_SHARES)
     long = rng.random(jobs) < 0.2
     minutes = 10.0 ** np.where(long, rng.uniform(3.0, 4.0, jobs), rng.uniform(1.5, 3.0, jobs))
