@@ -53,7 +53,7 @@ def serving(world, *options):
         yield said.split()[-1]
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         process.stdout.close()
 
 

@@ -61,7 +61,7 @@ class Tab:
     def __init__(self, chromium, look="light", **more):
         self._context = chromium.new_context(**LOOKS[look], **more)
         self.page = self._context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(240_000)
         self.faults: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("dialog", lambda dialog: self.faults.append(f"dialog {dialog.message}"))

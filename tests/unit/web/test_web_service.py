@@ -204,7 +204,7 @@ def test_the_owner_of_a_loopback_connection_is_known_while_it_is_open():
                 with answered:
                     if close:
                         caller.close()
-                        answered.settimeout(20)
+                        answered.settimeout(60)
                         assert answered.recv(1) == b""
                     assert caller_of(answered) == uid
     left, right = socket.socketpair()
@@ -370,7 +370,7 @@ def test_one_user_cannot_take_all_connections(tmp_path):
         try:
             for one in held:
                 one.connect(path)
-                one.settimeout(20)
+                one.settimeout(60)
             # Those above the limit are closed, the others wait for a request.
             for one in held[64:]:
                 assert one.recv(1) == b""

@@ -129,7 +129,7 @@ def test_a_page_goes_from_the_controller_to_slurm_and_back(world, slurm, monkeyp
     pages = PageFeed(ControllerAnswers(world.site, ME, ME), QueueOfSlurm(world.site, ME))
 
     async def until(wanted):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not wanted(shown := await pages.shown(ME)):
                 await pages.news(pages.generation, 1.0)
         return shown
@@ -162,7 +162,7 @@ def test_where_slurm_does_not_answer_either_the_last_answer_stays(world, slurm, 
             with world:
                 await pages.news(pages.generation, 20.0)
                 await pages.shown(ME)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not (shown := await pages.shown(ME)).stale_s:
                     await pages.news(pages.generation, 1.0)
             assert not shown.alone and len(rows(shown.view)) == 12
