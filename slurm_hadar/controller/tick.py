@@ -9,7 +9,7 @@ from functools import partial
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller import price_file
-from slurm_hadar.controller.actuation import apply, reconciliation, repair
+from slurm_hadar.controller.actuation import action_outcomes, apply, repair
 from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.destinations import surplus
@@ -29,10 +29,10 @@ from slurm_hadar.controller.actuation.running import (
     still_open,
 )
 from slurm_hadar.controller.announcements import Announcements
-from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.idle_training import idle_nodes
 from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
@@ -169,7 +169,7 @@ class Controller:
         messages, late = list(announced), list[str]()
         if mode.keep:
             # First: of what this tick sends nothing can be seen yet.
-            late = reconciliation.reconcile(self.store, observation, self.config.moving.commit_s)
+            late = action_outcomes.reconcile(self.store, observation, self.config.moving.commit_s)
             messages += self._announcements.of_cluster(observation)
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._leadership.stopped() if mode.may_act else ""
@@ -387,7 +387,7 @@ class Controller:
             progress = observation.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
-            expected = reconciliation.expected_effect(shown, action, progress)
+            expected = action_outcomes.expected_effect(shown, action, progress)
             expected |= chain_requeues.details(action, observation, tick.past.chains)
             expected |= held_idle.details(action, tick.idle)
             expected[ARRIVAL] = tick.past.arrival_s(action.job)

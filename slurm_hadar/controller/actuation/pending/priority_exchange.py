@@ -2,9 +2,9 @@
 
 Jobs that the policy would start now go first, each part in the order of their promised ends
 (:class:`slurm_hadar.scheduling.twin.ExpectedEnds`). Which jobs may exchange their places is in
-:mod:`slurm_hadar.scheduling.exchange`. A job that starts from another's place has used it up: the
-other one has its place from then on. One that leaves the line without having started has not: all
-have their own again (:mod:`.lent_places`).
+:mod:`slurm_hadar.scheduling.exchange_rule`. A job that starts from another's place has used it up:
+the other one has its place from then on. One that leaves the line without having started has not:
+all have their own again (:mod:`.lent_places`).
 
 It is done by Nice. A Nice that is not what the controller wrote is its author's, and stays.
 """
@@ -41,7 +41,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, IntArray
 from slurm_hadar.scheduling import twin
-from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, WaitingJobs, exchanged
+from slurm_hadar.scheduling.exchange_rule import NO_EXCHANGE, ExchangeLevel, WaitingJobs, exchanged
 from slurm_hadar.scheduling.twin import ExpectedEnds
 
 _TRIES = 20
