@@ -9,7 +9,6 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
-from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
@@ -101,8 +100,7 @@ class Decider:
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         staying = set[str]()
-        given = HintInput(tick.others, self._config, tick.refusals)
-        hinted = hints(shown, plan, given, places.nices, staying)
+        hinted = hints(shown, plan, tick.hint_input, places.nices, staying)
         hinted += owners_nices.given_back(tick.others, tick.refusals, places.nices, shown.excluded)
         idle = self._idle_training(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
@@ -134,9 +132,7 @@ class Decider:
     def _exchange(self, tick: TickContext, shown: Snapshot, plan: Plan) -> NewPlaces:
         if not self._rules.ages:
             return NewPlaces()
-        return priority_exchange.exchange(
-            shown, plan, tick.others, self._config, tick.lent, tick.refused_now
-        )
+        return priority_exchange.exchange(shown, plan, tick.hint_input, tick.lent)
 
     def _move_budget(self, observation: Observation, guard: TresMinutesGuard) -> MoveBudget:
         recent = self._store.counts_since(Kind.MOVE.value, observation.now - 3600)

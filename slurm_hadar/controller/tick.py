@@ -320,7 +320,8 @@ class Controller:
             idle=held_idle.record(self.store, self.config, observation.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
-        shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, tick.refused_now)
+        refused = tick.hint_input.refused_now
+        shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, refused)
         if mode.keep:
             self.learning.learn_work(shown, received, observation.now)
         return tick, shown

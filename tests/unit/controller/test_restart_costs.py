@@ -66,7 +66,7 @@ def test_the_jobs_own_last_restart_counts_first():
 def test_what_other_jobs_measured_excludes_no_job_by_its_time_limit(uid, counted):
     kinds = ("k80", "p100", "v100")
     tight = replace(DECLARED, samples=100_000)
-    slowest = 100_000 / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
+    slowest = 100_000 / RATES.rates((None, "resnet18", 64), kinds, (1,))[0].min()
     mine = job(declaration=tight, time_limit_s=slowest + 21.0)
     past = ControllerHistory(restarts=RestartCosts({(uid, "resnet18"): 3000.0}))
     jobs = take_snapshot(observation([mine]), CONFIG, RATES, past).view.jobs

@@ -70,11 +70,10 @@ def advance(
     jobs: Mapping[str, Job],
     progress: Mapping[str, Progress],
     now: float,
-    obstacles: Obstacles = _no_obstacle,
-    may_requeue: bool = True,
+    obstacles: Obstacles | None = _no_obstacle,
 ) -> MoveResult:
-    """Take every open move one step further, from what is seen now. ``may_requeue``: whether there
-    is time to see a job through that is requeued; else it runs on until the next tick."""
+    """Take every open move one step further, from what is seen now. ``obstacles``: None where there
+    is no time to see a job through that is requeued; it runs on until the next tick."""
     entries = _open_moves(context)
     requeue: list[tuple[Entry, Job, float]] = []
     released: list[tuple[Entry, Job]] = []
@@ -107,9 +106,11 @@ def advance(
                 freed += [Update(job.id, fields)] if fields else []
     if freed:
         context.cluster.apply(freed)
-    if not may_requeue:
+    dropped: list[tuple[Entry, Job, str]] = []
+    if obstacles is None:
         requeue = []
-    requeue, dropped = _without_obstacles(requeue, entries, now, obstacles)
+    else:
+        requeue, dropped = _without_obstacles(requeue, entries, now, obstacles)
     for entry, job, why in dropped:
         messages += _correct_plan(context, job)
         context.store.end(entry.id, f"{DROPPED}{why}", now)
@@ -212,8 +213,8 @@ def settle(
                 return [*messages, f"moves in progress wait: {stopped}"]
             schedule.looked(followed, progress, jobs, passed_s)
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
-            in_time = passed_s <= settle_s
-            moved = advance(context, jobs, progress, context.clock(), obstacles, in_time)
+            look = obstacles if passed_s <= settle_s else None
+            moved = advance(context, jobs, progress, context.clock(), look)
             messages += moved.messages
         passed_s = max(slept, context.clock() - began)
         if passed_s >= settle_s and (passed_s >= longest_s or not _has_unreleased(context)):
