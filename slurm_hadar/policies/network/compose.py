@@ -14,7 +14,7 @@ from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.network.defragmentation import Defragmenter, Moved
 from slurm_hadar.policies.network.outlook import Outlook
-from slurm_hadar.policies.network.rack_capacity import ANYWHERE, RackCapacity
+from slurm_hadar.policies.network.rack_capacity import ANYWHERE, GangRequest, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
 
 
@@ -121,7 +121,7 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             return plan
         near = rack_capacity.find(request, tier)
         for nearer in range(best, tier):
-            saved = _saved_s(view, job, request.kind, count, (tier, nearer), running=False)
+            saved = _saved_s(view, job, request, (tier, nearer), running=False)
             made = maker.make(request, nearer, saved / worth)
             if made is not None:
                 near = made[0]
@@ -202,7 +202,7 @@ def _closer(
     request = rack_capacity.request(job, kind, count)
     rack_capacity.free_capacity.give(allocation, need)
     for nearer in range(tier):
-        saved = _saved_s(view, job, kind, count, (tier, nearer), running=True)
+        saved = _saved_s(view, job, request, (tier, nearer), running=True)
         least = worth * float(view.jobs.restart_s[job])
         if saved <= least:
             continue
@@ -218,14 +218,14 @@ def _closer(
 
 
 def _saved_s(
-    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], running: bool
+    view: View, job: int, request: GangRequest, tiers: tuple[int, int], running: bool
 ) -> float:
     """Seconds by which a job ends sooner at the second tier than at the first, where it runs
     already or would start; restarts are not counted."""
     jobs, network = view.jobs, view.jobs.network
     if network is None:
         return 0.0
-    rate = float(jobs.rate[job, kind, view.counts.index(count)])
+    rate = float(jobs.rate[job, request.kind, view.counts.index(request.count)])
     here = float(network.factor[job, tiers[0]])
     now = rate * (min(float(network.slowed[job]), here) if running else here)
     then = rate * float(network.factor[job, tiers[1]])
