@@ -175,20 +175,12 @@ class Controller:
         stopped = self._leadership.stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
-            self._keep_anothers()
-            for id_, ours in self._observer.cut.items():
-                steering_store.keep(self.config, self.store, id_, ours)
-            repair.count_late_moves(context, observation, late)
-            done, sent = self._advance_moves(context, observation)
+            done, sent = self._go_on(context, observation, late)
             messages += done
         tick, shown = self._snapshot(observation, sent, mode)
         messages += shown.faults
         read_s = self._read_s = watch.lap()
-        answer = self._decider.ask(shown)
-        returned = surplus.given_back(shown, answer.plan, tick.others, self.config)
-        if returned:
-            shown = replace(shown, returning=frozenset(returned))
-            answer = answer.with_places(returned)
+        shown, answer = self._ask(tick, shown)
         self._has_capacity = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
@@ -210,8 +202,8 @@ class Controller:
                 self.config, self.rules, observation, shown, self.backoff.interval_s
             )
             result = self._apply(context, changes.diff, tick, shown)
-        after = Counter(self.cluster.queries)
-        after.subtract(before)
+        queries = Counter(self.cluster.queries)
+        queries.subtract(before)
         return TickReport(
             observation=observation,
             snapshot=shown,
@@ -222,7 +214,7 @@ class Controller:
             decided=decided,
             notices=tuple(messages),
             outcomes=result.messages,
-            queries={kind: number for kind, number in after.items() if number},
+            queries={kind: number for kind, number in queries.items() if number},
             refused=result.refused,
             private=self.rules.private,
             understated=tick.past.understated,
@@ -258,11 +250,16 @@ class Controller:
             self.rules.requeue_delay_s,
         )
 
-    def _advance_moves(
-        self, context: ActionContext, observation: Observation
+    def _go_on(
+        self, context: ActionContext, observation: Observation, late: Sequence[str]
     ) -> tuple[list[str], Mapping[str, Place]]:
-        """The next step of every move under way, and repairs. What was done, and which jobs were
-        just released -> where they go."""
+        """Go on with what earlier ticks and other controllers began: the next step of every move
+        under way, and repairs. What was done, and which jobs were just released -> where they go.
+        ``late``: jobs that requeued themselves after their move was given up."""
+        self._keep_anothers()
+        for id_, ours in self._observer.cut.items():
+            steering_store.keep(self.config, self.store, id_, ours)
+        repair.count_late_moves(context, observation, late)
         messages = repair.resume_saved(context, observation)
         look = partial(self._obstacles, observation)
         step = moves.advance(context, observation.jobs, observation.progress, observation.now, look)
@@ -329,6 +326,14 @@ class Controller:
     def _lent(self) -> lent_places.Memory:
         memory = lent_places.remembered(self.store.policy_state(lent_places.NAME))
         return lent_places.after_another(memory) if self._leadership.another_acted else memory
+
+    def _ask(self, tick: TickContext, shown: Snapshot) -> tuple[Snapshot, PolicyAnswer]:
+        """What the policy wants, and the GPUs that jobs with more than they asked for give back."""
+        answer = self._decider.ask(shown)
+        returned = surplus.given_back(shown, answer.plan, tick.others, self.config)
+        if not returned:
+            return shown, answer
+        return replace(shown, returning=frozenset(returned)), answer.with_places(returned)
 
     def _with_requeues(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes

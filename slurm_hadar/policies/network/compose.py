@@ -4,6 +4,7 @@ Pure functions over views and plans. A view without racks or without network tra
 unchanged, and so is a plan that cannot be placed nearer.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -83,31 +84,10 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
         return plan
     rack_capacity, outlook = RackCapacity(view), Outlook(view, NetworkOptions(), {})
     row = {id_: at for at, id_ in enumerate(jobs.ids)}
-    node = {name: at for at, name in enumerate(view.nodes.names)}
-    held: dict[int, dict[tuple[int, int], int]] = {}
-    for job, at, kind, count in jobs.held.tolist():
-        held.setdefault(job, {})[at, kind] = count
-    free: list[tuple[str, Placement]] = []
-    stay: dict[int, Allocation] = {}
-    for id_, placement in plan.placements.items():
-        place = {
-            (node[name], view.types.index(kind)): count
-            for name, gpus in placement.nodes.items()
-            for kind, count in gpus.items()
-        }
-        stays = place == held.get(row[id_])
-        fixed = len(placement.gpus) > 1 or placement.copies > 1 or stays
-        if not fixed and placement.gpu_count in view.counts:
-            free.append((id_, placement))
-        elif place:
-            allocation = tuple(
-                (rack_capacity.pools.slot_of[at], count) for at, count in place.items()
-            )
-            rack_capacity.free_capacity.take(allocation, rack_capacity.needs[row[id_]])
-            if stays and placement.copies == 1 and len(placement.gpus) == 1:
-                stay[row[id_]] = allocation
-        else:
-            return plan
+    parts = _free_and_staying(view, plan, rack_capacity, row)
+    if parts is None:
+        return plan
+    free, stay = parts
     free.sort(key=lambda one: (outlook.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
     placements = dict(plan.placements)
     maker = Defragmenter(view, rack_capacity, stay)
@@ -132,6 +112,40 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             rack_capacity.free_capacity.take(near, rack_capacity.needs[job])
         placements[id_] = _placement_on(view, rack_capacity, placement, kind_name, near)
     return replace(plan, placements=placements)
+
+
+def _free_and_staying(
+    view: View, plan: Plan, rack_capacity: RackCapacity, row: Mapping[str, int]
+) -> tuple[list[tuple[str, Placement]], dict[int, Allocation]] | None:
+    """The placements whose nodes may be chosen anew, and the jobs that stay where they are and
+    could move for another one. What these and all others have is taken from the capacity. None
+    where one of them does not name its nodes."""
+    node = {name: at for at, name in enumerate(view.nodes.names)}
+    held: dict[int, dict[tuple[int, int], int]] = {}
+    for job, at, kind, count in view.jobs.held.tolist():
+        held.setdefault(job, {})[at, kind] = count
+    free: list[tuple[str, Placement]] = []
+    stay: dict[int, Allocation] = {}
+    for id_, placement in plan.placements.items():
+        place = {
+            (node[name], view.types.index(kind)): count
+            for name, gpus in placement.nodes.items()
+            for kind, count in gpus.items()
+        }
+        stays = place == held.get(row[id_])
+        fixed = len(placement.gpus) > 1 or placement.copies > 1 or stays
+        if not fixed and placement.gpu_count in view.counts:
+            free.append((id_, placement))
+        elif place:
+            allocation = tuple(
+                (rack_capacity.pools.slot_of[at], count) for at, count in place.items()
+            )
+            rack_capacity.free_capacity.take(allocation, rack_capacity.needs[row[id_]])
+            if stays and placement.copies == 1 and len(placement.gpus) == 1:
+                stay[row[id_]] = allocation
+        else:
+            return None
+    return free, stay
 
 
 def moved_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:

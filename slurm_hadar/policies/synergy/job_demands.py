@@ -14,7 +14,7 @@ from slurm_hadar.policies.synergy.tune_placer import JobDemand
 
 
 @dataclass(frozen=True)
-class DemandRules:
+class DemandOptions:
     """``gain_over_cost``: a change must save so many times the restart that it costs;
     ``proportional``: the best case of a job is its share of the node."""
 
@@ -27,7 +27,7 @@ def job_demands_of(
     pools: ResourcePools,
     picks: Sequence[Pick],
     held: Mapping[int, Allocation],
-    rules: DemandRules,
+    rules: DemandOptions,
 ) -> tuple[list[JobDemand], DemandGrid]:
     """The demands of the picks, in order."""
     jobs = view.jobs

@@ -16,7 +16,7 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demand_grid import DemandGrid, has_cpu_sensitivity, shares
-from slurm_hadar.policies.synergy.job_demands import DemandRules, job_demands_of, options_of
+from slurm_hadar.policies.synergy.job_demands import DemandOptions, job_demands_of, options_of
 from slurm_hadar.policies.synergy.order import OrderedJobs, Pick, queue_of
 from slurm_hadar.policies.synergy.reasons import plan
 from slurm_hadar.policies.synergy.settings import SynergyOptions
@@ -40,7 +40,7 @@ def decide_round(
     pools, known = resource_pools(view), has_cpu_sensitivity(view)
     queue = queue_of(view, settings)
     held = held_allocations(view, pools)
-    rules = DemandRules(settings.gain_over_cost, proportional)
+    rules = DemandOptions(settings.gain_over_cost, proportional)
     demands, grid = job_demands_of(view, pools, queue.picks, held, rules)
     notes: tuple[str, ...] = () if known else (_UNKNOWN,)
     if prepare is not None and known and demands:
@@ -92,7 +92,7 @@ def _fill(
     view: View,
     placer: TunePlacer,
     jobs: Sequence[int],
-    rules: DemandRules,
+    rules: DemandOptions,
 ) -> dict[int, FloatArray]:
     """Give GPUs that are still free, of any type, to the other jobs in turn."""
     options: dict[int, FloatArray] = {}
