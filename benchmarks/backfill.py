@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from slurm_hadar import config as configuration
@@ -32,6 +32,7 @@ from slurm_hadar.exchange.progress import Progress, read_all_progress
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 from slurm_hadar.slurm.hosts import expand
 
@@ -241,16 +242,17 @@ def main() -> None:
         table = folder / "speeds.json"
         rows = [[MODEL, "v100", 1, 8, args.rate, None]]
         table.write_text(json.dumps({"version": 1, "source": "benchmark", "rows": rows}))
-        options = {
-            "base_rates": {MODEL: {"v100": {1: args.rate}}},
-            "settings": {
+        options = SandboxOptions(
+            base_rates={MODEL: {"v100": {1: args.rate}}},
+            settings={
                 "backfill": {"enabled": True, "partitions": ("idle",)},
                 "profiles": {"tables": (str(table),)},
             },
-            "slurm_prefix": args.slurm,
-        }
-        with_ = stack.enter_context(Sandbox.up(folder / "with", layout, mode="act", **options))
-        without = stack.enter_context(Sandbox.up(folder / "without", layout, **options))
+        )
+        with_ = stack.enter_context(
+            Sandbox.up(folder / "with", layout, args.slurm, replace(options, mode="act"))
+        )
+        without = stack.enter_context(Sandbox.up(folder / "without", layout, args.slurm, options))
         content = json.loads(with_.true_rates.read_text())
         content["rates"] = {MODEL: {"v100": {"1": args.rate}}}
         with_.true_rates.write_text(json.dumps(content))

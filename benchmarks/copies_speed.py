@@ -20,6 +20,7 @@ from slurm_hadar.runtime import check_lineage
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.templates import render
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,7 @@ def sandbox(folder: Path, slowest: float) -> Sandbox:
     """Three nodes of one GPU each, at exactly ``slowest`` x 4, 2, 1 samples/s."""
     layout = Layout(tuple(NodeGroup(name[0], 1, kind, 1) for name, kind in _NODES.items()))
     rates = {"wide": {kind: {1: slowest * speed} for kind, speed in SPEEDS.items()}}
-    box = Sandbox.up(folder, layout, base_rates=rates)
+    box = Sandbox.up(folder, layout, options=SandboxOptions(base_rates=rates))
     # The sandbox blurs what it is given; here the speeds are exact.
     content = json.loads(box.true_rates.read_text())
     content["rates"] = {

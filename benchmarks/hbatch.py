@@ -24,6 +24,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.exchange.prices import PriceList, write_prices
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.options import SandboxOptions
 
 AIM_MEDIAN_MS = 25.0
 AIM_P95_MS = 100.0
@@ -99,7 +100,7 @@ def main() -> int:
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            Sandbox.up(Path(folder) / "box", mode="act") as box,
+            Sandbox.up(Path(folder) / "box", options=SandboxOptions(mode="act")) as box,
         ):
             result = measure(box, options.submits)
     except HadarError as error:

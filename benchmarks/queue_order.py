@@ -22,7 +22,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.domain.view import BoolArray, FloatArray
 from slurm_hadar.profiles.rates import open_rates
-from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.exchange_rule import ExchangeLevel
 from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs

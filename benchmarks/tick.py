@@ -40,6 +40,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 _TYPES = ("v100", "p100", "k80")
@@ -79,10 +80,10 @@ def measure(
             "slurm": {"backend": "cli"},
             "controller": {"interval_s": 60.0},
         }
-        with Sandbox.up(
-            Path(folder) / "box", layout, prefix, mode="act", settings=settings,
-            wait_s=_LONGEST_S, with_accounting=accounting,
-        ) as box:  # fmt: skip
+        options = SandboxOptions(
+            mode="act", settings=settings, wait_s=_LONGEST_S, with_accounting=accounting
+        )
+        with Sandbox.up(Path(folder) / "box", layout, prefix, options) as box:
             site = configuration.load(box.config_path)
             cluster = open_cluster(site.slurm)
             began = time.perf_counter()

@@ -28,7 +28,7 @@ from benchmarks.soak.watched import Watched, join
 from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import HadarError, SlurmError
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
-from slurm_hadar.sandbox.site import Settings
+from slurm_hadar.sandbox.options import Settings
 from slurm_hadar.slurm.cluster import Cluster, open_cluster
 
 LAYOUT = Layout((NodeGroup("v", 1, "v100", 2),), (PartitionSpec(PARTITION, ("v",), default=True),))

@@ -27,7 +27,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
-from slurm_hadar.sandbox.site import Settings
+from slurm_hadar.sandbox.options import Settings
 from slurm_hadar.slurm.cluster import open_cluster
 
 EXCHANGE_THENS = {

@@ -8,6 +8,7 @@ from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 
 ROOT = Path(__file__).parents[2]
 Rights = Literal["sandbox", "user"]
@@ -155,7 +156,10 @@ def sandbox(folder: Path, rights: Rights, stalls: bool = False) -> Sandbox:
     }
     base = {MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}}
     box = Sandbox.up(
-        folder, LAYOUT, mode="act", settings=settings, base_rates=base, cred_expire_s=CRED_EXPIRE_S
+        folder,
+        LAYOUT,
+        cred_expire_s=CRED_EXPIRE_S,
+        options=SandboxOptions(mode="act", settings=settings, base_rates=base),
     )
     try:
         _fail_where_asked(box)

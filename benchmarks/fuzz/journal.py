@@ -64,7 +64,7 @@ def _all_of(store: Store) -> object:
             measured.record(RateSample("resnet18", "v100", 2, 64, 200.0, 60.0, 7))
             found.append(list(measured.of("resnet18")))
             uses = GpuUses(store.connection)
-            uses.record("resnet18", "v100", 64, seeds.TRAINING_USE, 60.0, 7)
+            uses.record((7, "resnet18", 64), "v100", seeds.TRAINING_USE, 60.0)
             known = uses.of("resnet18", 7)
             found.append(gpu_use.rows(reports.SEEN, reports.JOB, known))
             found.append(gpu_use.too_small(reports.JOB, known, {"k80": 12.0}))

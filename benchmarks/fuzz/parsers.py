@@ -138,7 +138,8 @@ def _past(path: Path) -> object:
 
 
 def _jct(path: Path) -> object:
-    return simulated.read("mixed_60", path, cluster.parse("v100=8,p100=8,k80=8"), _rates(), 10)
+    past = simulated.SimulatedHistory("mixed_60", path, cluster.parse("v100=8,p100=8,k80=8"))
+    return simulated.read(past, _rates(), 10)
 
 
 def _exchange(

@@ -51,7 +51,7 @@ def taken_in(folder: Path) -> object:
         for one in known:
             assert 0 < one.weight_s < math.inf and 0 <= one.held_idle <= 1
         assert all(0 < one.samples_per_s < 1e12 for one in rates.store.of("resnet18"))
-        rates.rates("resnet18", None, ("v100",), (1, 2), JOB.uid)
+        rates.rates((JOB.uid, "resnet18", None), ("v100",), (1, 2))
         for _, words in gpu_use.rows(seen, JOB, known):
             assert words.isprintable()
         return gpu_use.in_vain(seen, JOB.id), gpu_use.too_small(JOB, known, {"k80": 12.0})

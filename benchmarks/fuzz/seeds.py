@@ -302,7 +302,7 @@ def journal() -> bytes:
         store.keep_steering("3", "[hadarplan;t=1]")
         store.keep_policy_state("hadar", {"prices": [1.0, 2.0], "seen": {"1": 2}})
         measured = MeasuredStore(store.connection)
-        GpuUses(store.connection).record("resnet18", "v100", 64, TRAINING_USE, 60.0, 7)
+        GpuUses(store.connection).record((7, "resnet18", 64), "v100", TRAINING_USE, 60.0)
         for gpus in range(1, 9):
             measured.record(RateSample("resnet18", "v100", gpus, 64, 100.0 * gpus, 60.0, 7, "3"))
         store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

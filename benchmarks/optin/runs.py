@@ -16,7 +16,7 @@ from benchmarks.optin.watch import Watch
 from benchmarks.optin.workload import Spec, base_rates
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox.layout import Layout
-from slurm_hadar.sandbox.site import Settings
+from slurm_hadar.sandbox.options import Settings
 
 _DRAIN_S = 1500.0
 _CYCLE_S = 30.0

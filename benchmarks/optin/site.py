@@ -24,8 +24,8 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions, Settings
 from slurm_hadar.sandbox.pacing import BaseRates
-from slurm_hadar.sandbox.site import Settings
 
 HADAR = "backup"
 """The controller's user."""
@@ -182,22 +182,24 @@ def site(
     box = Sandbox.up(
         folder / "box",
         layout,
-        seed=seed,
-        base_rates=base_rates,
-        mode="act",
-        with_accounting=True,
-        settings={
-            "site": {
-                "rights": "operator",
-                "controller_user": HADAR,
-                "state_dir": str(folder / "state"),
-                "exchange_dir": str(folder / "exchange"),
+        options=SandboxOptions(
+            seed=seed,
+            base_rates=base_rates,
+            mode="act",
+            with_accounting=True,
+            settings={
+                "site": {
+                    "rights": "operator",
+                    "controller_user": HADAR,
+                    "state_dir": str(folder / "state"),
+                    "exchange_dir": str(folder / "exchange"),
+                },
+                **{
+                    name: {**_SETTINGS.get(name, {}), **settings.get(name, {})}
+                    for name in {**_SETTINGS, **settings}
+                },
             },
-            **{
-                name: {**_SETTINGS.get(name, {}), **settings.get(name, {})}
-                for name in {**_SETTINGS, **settings}
-            },
-        },
+        ),
     )
     found = Site(box, folder)
     try:

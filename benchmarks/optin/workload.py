@@ -131,7 +131,7 @@ def _spec(dice: random.Random, number: int, arrival_s: float, scale: float) -> S
 
 def speeds(model: str) -> dict[str, float]:
     """GPU type -> samples/s of the model on one GPU, by the shipped table."""
-    rate, _ = Rates().rates(model, MODELS[model], LAYOUT.gpu_types, (1,))
+    rate, _ = Rates().rates((None, model, MODELS[model]), LAYOUT.gpu_types, (1,))
     return {kind: float(row[0]) for kind, row in zip(LAYOUT.gpu_types, rate, strict=True)}
 
 

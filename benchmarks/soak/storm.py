@@ -35,6 +35,7 @@ from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 LAYOUT = Layout(
@@ -112,26 +113,28 @@ def start(folder: Path, rights: str = "user") -> Sandbox:
     return Sandbox.up(
         folder / "box",
         LAYOUT,
-        mode="act",
-        settings={
-            "site": {"rights": rights},
-            "guards": {
-                "min_between_moves_s": 4.0,
-                "max_moves_per_tick": 3,
-                "max_moves_per_hour": 10_000,
-                "max_moves_per_job": 10_000,
-                "gain_over_cost": 1.0,
-                "preempt": True,
-            },
-            "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 5.0},
-            "controller": {"interval_s": 2.0, "round_s": 10.0, "policy": POLICIES[0]},
-            "backfill": {"enabled": True, "partitions": ("idle",), "margin_s": 2.0},
-            "profiles": {"tables": (str(table),)},
-        },
-        base_rates={jobs.MODEL: {kind: {1: speed} for kind, speed in jobs.SPEEDS.items()}},
         cred_expire_s=5,
         kill_wait_s=KILL_WAIT_S,
         slurmd_timeout_s=SLURMD_TIMEOUT_S,
+        options=SandboxOptions(
+            mode="act",
+            settings={
+                "site": {"rights": rights},
+                "guards": {
+                    "min_between_moves_s": 4.0,
+                    "max_moves_per_tick": 3,
+                    "max_moves_per_hour": 10_000,
+                    "max_moves_per_job": 10_000,
+                    "gain_over_cost": 1.0,
+                    "preempt": True,
+                },
+                "moving": {"ack_wait_s": 20.0, "settle_s": 5.0, "commit_s": 5.0},
+                "controller": {"interval_s": 2.0, "round_s": 10.0, "policy": POLICIES[0]},
+                "backfill": {"enabled": True, "partitions": ("idle",), "margin_s": 2.0},
+                "profiles": {"tables": (str(table),)},
+            },
+            base_rates={jobs.MODEL: {kind: {1: speed} for kind, speed in jobs.SPEEDS.items()}},
+        ),
     )
 
 

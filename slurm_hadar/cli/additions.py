@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from slurm_hadar.cli.partition_list import Group
     from slurm_hadar.cli.submit_prices import Today
     from slurm_hadar.cli.wrapper_site import WrapperSite
 
@@ -223,19 +224,19 @@ def _choose_types(
     backfill starts tasks in one partition of a list in each pass, and in the one that its owner
     typed on all nodes at once.
     """
-    partition, members, known = _group_of(declaration, held, site, today)
-    if site is not None and members and known is not None:
+    group = _group_of(declaration, held, site, today)
+    if site is not None and group is not None:
         from slurm_hadar.cli.partition_list import ordered
 
-        kinds = list(dict.fromkeys(members.values()))
-        usable = _usable(result, declaration, kinds, site, f"partition {partition}")
+        kinds = list(dict.fromkeys(group.members.values()))
+        usable = _usable(result, declaration, kinds, site, f"partition {group.partition}")
         if "array" in held and {*usable} == {*kinds}:
             return ""
-        names, result.omitted = ordered(declaration, held, site, members, usable, known)
+        names, result.omitted = ordered(declaration, held, site, group, usable)
         if names:
             result.listed = tuple(names)
             result.behind.append("--partition=" + ",".join(names))
-            return partition
+            return group.partition
     _constrain(result, declaration, held, site)
     return ""
 
@@ -252,17 +253,17 @@ def _keep_to_type(
     any of its nodes. Returns as :func:`_choose_types`."""
     if len(declaration.types) != 1:
         return ""
-    partition, members, known = _group_of(declaration, held, site, today)
-    if site is None or known is None or declaration.types[0] not in members.values():
+    group = _group_of(declaration, held, site, today)
+    if site is None or group is None or declaration.types[0] not in group.members.values():
         return ""
     from slurm_hadar.cli.partition_list import ordered
 
-    names, _ = ordered(declaration, held, site, members, declaration.types, known)
+    names, _ = ordered(declaration, held, site, group, declaration.types)
     if not names:
         return ""
     result.listed = tuple(names)
     result.behind.append("--partition=" + ",".join(names))
-    return partition
+    return group.partition
 
 
 def _group_of(
@@ -270,10 +271,10 @@ def _group_of(
     held: Settings,
     site: WrapperSite | None,
     today: Callable[[], Today | None],
-) -> tuple[str, Mapping[str, str], Today | None]:
-    """The partition that the job gets by itself, those that it stands for with their GPU types,
-    empty where the job keeps it, and what is known today."""
-    from slurm_hadar.cli.partition_list import members_of
+) -> Group | None:
+    """The partition that the job gets by itself, where it stands for others; None where the job
+    keeps it, and where nothing is known today."""
+    from slurm_hadar.cli.partition_list import Group, members_of
 
     known = None
     partition = held.get("partition")
@@ -284,9 +285,9 @@ def _group_of(
     members = members_of(declaration, held, site, partition or "")
     if members and known is None:
         known = today()
-    if known is not None and partition in known.kept:
-        members = {}
-    return partition or "", members, known
+    if not members or known is None or partition in known.kept:
+        return None
+    return Group(partition or "", members, known)
 
 
 def _constrain(

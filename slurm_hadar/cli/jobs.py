@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -74,7 +74,7 @@ def pin(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = Fal
     words = f"job {job} stays where it is{'' if running else ' once it runs'}; undo with: {undo}"
     if _leaves_on_signal(jobs):
         words += "\nif a move has sent it its signal already, that move is carried out first"
-    _tell("pin", job, _declared(jobs), words, as_json, undo)
+    _tell("pin", _result(job, _declared(jobs), undo), words, as_json)
 
 
 def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -112,7 +112,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         said += f"\n{text}" if text else ""
     if leaves:
         said += "\nif a move has sent it its signal already, it still saves, leaves and is requeued"
-    _tell("optout", job, changed, said, as_json, command)
+    _tell("optout", _result(job, changed, command), said, as_json)
 
 
 def _has_ages(cluster: Cluster, job: Job) -> bool:
@@ -152,7 +152,7 @@ def set_(
                       "starts on GPUs that it accepts now")  # fmt: skip
     for doubt in dict.fromkeys(doubts):
         print(f"hadar: job {job}: {doubt}", file=sys.stderr)
-    _tell("set", job, declared, f"job {job}: {' '.join(words)}", as_json)
+    _tell("set", _result(job, declared), f"job {job}: {' '.join(words)}", as_json)
 
 
 def _of_counts(job: str, config: ConfigOption) -> list[str]:
@@ -173,21 +173,18 @@ def _of_counts(job: str, config: ConfigOption) -> list[str]:
     return [one for one in said if one]
 
 
-def _tell(
-    command: str,
-    job: str,
-    declared: dict[str, Declaration],
-    words: str,
-    as_json: bool,
-    undo: str = "",
-) -> None:
+def _tell(command: str, result: Mapping[str, object], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(command, result)
+    else:
+        typer.echo(text)
+
+
+def _result(job: str, declared: Mapping[str, Declaration], undo: str = "") -> dict[str, object]:
     """``declared``: what each job that was changed declares now; ``undo``: a command for a shell,
     empty where there is none."""
-    if as_json:
-        shown = {id_: one.assignments() for id_, one in declared.items()}
-        print_json(command, {"job": job, "declared": shown} | ({"undo": undo} if undo else {}))
-    else:
-        typer.echo(words)
+    shown = {id_: one.assignments() for id_, one in declared.items()}
+    return {"job": job, "declared": shown, **({"undo": undo} if undo else {})}
 
 
 def _declared(jobs: Sequence[Job]) -> dict[str, Declaration]:

@@ -39,23 +39,29 @@ def members_of(
     return site.groups[partition]
 
 
+class Group:
+    """A ``partition`` that a job would get by itself, its ``members``: those that it stands for,
+    each with its GPU type; and what is known ``today``."""
+
+    __slots__ = ("members", "partition", "today")
+
+    def __init__(self, partition: str, members: Mapping[str, str], today: Today) -> None:
+        self.partition, self.members, self.today = partition, members, today
+
+
 def ordered(
-    record: Declaration,
-    held: Settings,
-    site: WrapperSite,
-    members: Mapping[str, str],
-    usable: Sequence[str],
-    today: Today,
+    record: Declaration, held: Settings, site: WrapperSite, group: Group, usable: Sequence[str]
 ) -> tuple[list[str], str]:
-    """Those of ``members`` that a job may use, by speed less price, as Hadar's newcomers choose;
-    the order of the site where that is equal. Empty where the user's own ``-C`` leaves none, and
-    where the job may not fit one of them: Slurm holds some jobs with such a list. And a sentence on
-    the types that the list omits for their speed, empty where there are none.
+    """The members of the group that a job may use, by speed less price, as Hadar's newcomers
+    choose; the order of the site where that is equal. Empty where the user's own ``-C`` leaves
+    none, and where the job may not fit one of them: Slurm holds some jobs with such a list. And a
+    sentence on the types that the list omits for their speed, empty where there are none.
 
     ``usable``: GPU types that the declaration allows. Where one of the types has no price
     ``today``, the fastest is first. A type is too slow only beside one on which the job surely
     fits, by what is known of the nodes today; where nothing is, no type is.
     """
+    members, today = group.members, group.today
     own = held.get("constraint") or ""
     features = frozenset(site.features.values())
     kinds = [kind for kind in usable if may_meet(own, site.features[kind], features)]

@@ -18,6 +18,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
+from slurm_hadar.cli.record_options import takes
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 
@@ -34,22 +35,28 @@ def add_to(app: typer.Typer) -> None:
     app.command()(report)
 
 
-def report(
+@dataclass(frozen=True)
+class ReportOptions:
+    """What is reported, and how."""
+
     since: Annotated[
         str, typer.Option(help="How long back, such as 24h, 7d, 2w; or a date, 2026-01-31.")
-    ] = "7d",
-    account: Annotated[str, typer.Option(help="Only this account.")] = "",
+    ] = "7d"
+    account: Annotated[str, typer.Option(help="Only this account.")] = ""
     user: Annotated[
         str,
         typer.Option(
             help="Jobs of these users, or all; default: one's own and those of accounts that one "
             "coordinates, an operator's all."
         ),
-    ] = "",
-    html: Annotated[Path | None, typer.Option(help="Write an HTML page to this file.")] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = ""
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page to this file.")] = None
+    config: ConfigOption = None
+    as_json: JsonOption = False
+
+
+@takes(ReportOptions)
+def report(options: ReportOptions) -> None:
     """Report GPU use by account: asked for, waited, received, held idle, gained by moves.
 
     Slurm's accounting gives what the caller may see, the controller the moves and samples of it.
@@ -60,8 +67,9 @@ def report(
     from slurm_hadar.slurm import accounting, times
     from slurm_hadar.slurm.commands import Commands
 
-    site, now = load(config), time.time()
-    window = account_usage.UsageWindow(times.time_before(since, now), now, account)
+    html, account = options.html, options.account
+    site, now = load(options.config), time.time()
+    window = account_usage.UsageWindow(times.time_before(options.since, now), now, account)
     if html and (html.is_dir() or not os.access(html.parent, os.W_OK)):
         raise UsageError(f"{html} cannot be written; is its folder there?")
     commands = Commands(site.slurm.bin_dir, site.slurm.conf, accounting.TIMEOUT_S)
@@ -69,7 +77,7 @@ def report(
     notes = [f"unreadable lines of sacct's answer, which are not counted: {bad}"] if bad else []
     known, why_not = _known(site, window.from_s)
     readers = _reader(commands, known)
-    users = names_of(user)
+    users = names_of(options.user)
     shown_runs = readers.of(runs, users)
     if not users and not readers.everything and len(shown_runs) < len(runs):
         notes.append(f"{readers.words}; --user all: all that Slurm's accounting shows to you")
@@ -84,7 +92,7 @@ def report(
             html.write_text(shown.page(found))
         except OSError as error:
             raise HadarError(f"{html} cannot be written: {error.strerror}") from None
-    if as_json:
+    if options.as_json:
         print_json("report", asdict(found))
     else:
         console().print(shown.text(found))

@@ -9,7 +9,7 @@ import typer
 
 from slurm_hadar.cli.common import ConfigOption, JsonOption
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.exchange_rule import ExchangeLevel
 
 
 class QueueDiscipline(StrEnum):

@@ -92,14 +92,15 @@ def up(
     """Start a sandbox and print how to use it."""
     from slurm_hadar.sandbox.cluster import Sandbox
     from slurm_hadar.sandbox.ending import stopped_on_signal
+    from slurm_hadar.sandbox.options import SandboxOptions
 
     with stopped_on_signal():
         box = Sandbox.up(
             folder.resolve(),
             slurm_prefix=slurm,
-            mode="act" if act else "observe",
-            with_accounting=accounting,
-            outlives=True,
+            options=SandboxOptions(
+                mode="act" if act else "observe", with_accounting=accounting, outlives=True
+            ),
         )
     site = configuration.load(box.config_path)
     write_wrapper_site(site, box.config_path, names_of(site))

@@ -74,12 +74,11 @@ class TuneOptions:
 @takes(TuneOptions)
 def tune(options: TuneOptions) -> None:
     """Report idle GPUs and waits; propose lines for slurm.conf."""
-    from slurm_hadar.profiles.rates import open_rates
     from slurm_hadar.reports import tuning as shown
     from slurm_hadar.reports.text import console
     from slurm_hadar.simulator import cluster as clusters
     from slurm_hadar.slurm import times
-    from slurm_hadar.tuning import replay, sources, study
+    from slurm_hadar.tuning import replay, simulated, sources, study
 
     names = tuple(dict.fromkeys(options.policy or replay.POLICIES))
     for name in names:
@@ -94,12 +93,11 @@ def tune(options: TuneOptions) -> None:
     request = sources.TuneRequest(
         names, options.jobs, options.limit, options.restart_cost, options.save, since_s, owners
     )
-    rates = open_rates(own or Config())
     if options.jct is None:
         if options.trace or options.cluster:
             raise UsageError("--trace and --cluster go with --jct")
         found, notes = sources.of_history(
-            options.history, options.slurm_conf, options.nodes, own, rates, request
+            options.history, options.slurm_conf, options.nodes, own, request
         )
     else:
         if (
@@ -114,7 +112,10 @@ def tune(options: TuneOptions) -> None:
             )
         pretend = clusters.parse(options.cluster, options.gpus_per_node)
         found, notes = sources.of_simulation(
-            options.trace, options.jct, pretend, options.slurm_conf, own, rates, request
+            simulated.SimulatedHistory(options.trace, options.jct, pretend),
+            options.slurm_conf,
+            own,
+            request,
         )
     result = study.result(found, study.advise(found), notes)
     if options.report:

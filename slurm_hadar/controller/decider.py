@@ -9,13 +9,12 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
-from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
 from slurm_hadar.controller.actuation.running.tres_minutes_guard import TresMinutesGuard
-from slurm_hadar.controller.backfill import backfill
-from slurm_hadar.controller.backfill.backfill import BackfillPlan
+from slurm_hadar.controller.idle_training import decision
+from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observation
@@ -56,7 +55,7 @@ class Changes:
     do not get another list of partitions, since it would change places."""
 
     diff: PlanDiff
-    backfill: BackfillPlan
+    backfill: IdleTrainingPlan
     places: NewPlaces
     staying: frozenset[str] = frozenset()
 
@@ -101,10 +100,9 @@ class Decider:
         means = diff(shown, plan, tick.others, self._config, budget)
         places = self._exchange(tick, shown, plan)
         staying = set[str]()
-        given = HintInput(tick.others, self._config, tick.refusals)
-        hinted = hints(shown, plan, given, places.nices, staying)
+        hinted = hints(shown, plan, tick.hint_input, places.nices, staying)
         hinted += owners_nices.given_back(tick.others, tick.refusals, places.nices, shown.excluded)
-        idle = self._backfill(tick, shown, means, budget.left)
+        idle = self._idle_training(tick, shown, means, budget.left)
         requeued = means.of(Kind.MOVE, Kind.STOP)
         idle = idle.without(guard.refused([*requeued, *idle.of(Kind.MOVE, Kind.STOP)]))
         requeued += idle.of(Kind.MOVE, Kind.STOP)
@@ -134,9 +132,7 @@ class Decider:
     def _exchange(self, tick: TickContext, shown: Snapshot, plan: Plan) -> NewPlaces:
         if not self._rules.ages:
             return NewPlaces()
-        return priority_exchange.exchange(
-            shown, plan, tick.others, self._config, tick.lent, tick.refused_now
-        )
+        return priority_exchange.exchange(shown, plan, tick.hint_input, tick.lent)
 
     def _move_budget(self, observation: Observation, guard: TresMinutesGuard) -> MoveBudget:
         recent = self._store.counts_since(Kind.MOVE.value, observation.now - 3600)
@@ -147,13 +143,13 @@ class Decider:
         left = self._config.guards.max_moves_per_hour - sum(recent.values())
         return MoveBudget(left, by_user, guard.refused)
 
-    def _backfill(
+    def _idle_training(
         self, tick: TickContext, shown: Snapshot, means: PlanDiff, hour_left: int
-    ) -> BackfillPlan:
+    ) -> IdleTrainingPlan:
         going = [a.placement for a in means.of(Kind.MOVE) if a.placement is not None]
         going += [
             Placement(by_type(t.held), t.held) for t in shown.schedulable.values() if t.starting
         ]
         left = min(hour_left, self._config.guards.max_moves_per_tick)
         left -= len(means.of(Kind.MOVE, Kind.STOP))
-        return backfill.decide(tick, going, self._store.policy_state(BACKFILL), left)
+        return decision.decide(tick, going, self._store.policy_state(BACKFILL), left)

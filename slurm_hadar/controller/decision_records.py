@@ -2,7 +2,7 @@
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import NOT_STOPPED, WOULD_STOP, PlanDiff
-from slurm_hadar.controller.backfill.backfill import BackfillPlan
+from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -11,7 +11,7 @@ from slurm_hadar.domain.placement import Plan, by_type
 
 
 def decisions(
-    observation: Observation, shown: Snapshot, plan: Plan, means: PlanDiff, idle: BackfillPlan
+    observation: Observation, shown: Snapshot, plan: Plan, means: PlanDiff, idle: IdleTrainingPlan
 ) -> list[Decision]:
     """One for each managed job: where it goes and why, why it waits, or why it is left alone."""
     found = []
@@ -38,7 +38,7 @@ def decisions(
 
 
 def not_stopped(
-    shown: Snapshot, plan: Plan, means: PlanDiff, idle: BackfillPlan
+    shown: Snapshot, plan: Plan, means: PlanDiff, idle: IdleTrainingPlan
 ) -> dict[str, SchedulableJob]:
     """The running jobs that the policy would stop, and that the guards keep where they are."""
     targets = {**shown.schedulable, **idle.schedulable}

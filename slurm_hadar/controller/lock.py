@@ -58,7 +58,7 @@ class Who:
 
     def wrote(self, beat: Heartbeat) -> bool:
         """Whether a heartbeat is this controller's; by the host alone where one of both has no
-        identity, as in earlier releases."""
+        identity, as in earlier versions."""
         known = bool(beat.identity and self.identity)
         return beat.host == self.host and (not known or beat.identity == self.identity)
 

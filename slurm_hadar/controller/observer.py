@@ -7,7 +7,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import repair
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending import lent_places
-from slurm_hadar.controller.backfill import idle_nodes
+from slurm_hadar.controller.idle_training import idle_nodes
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation import (
     counted_ages,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.actuation.actions import Action, PlanDiff
-from slurm_hadar.controller.backfill.backfill import BackfillPlan
+from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
@@ -20,7 +20,7 @@ class TickReport:
     plan: Plan
     diff: PlanDiff
     acted: bool
-    backfill: BackfillPlan = field(default_factory=BackfillPlan)
+    backfill: IdleTrainingPlan = field(default_factory=IdleTrainingPlan)
     decided: Sequence[Decision] | None = None
     """What was recorded for each managed job; None if nothing was recorded."""
     notices: tuple[str, ...] = ()

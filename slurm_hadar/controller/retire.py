@@ -10,7 +10,7 @@ from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_fo
 from slurm_hadar.controller.actuation.pending import lent_places, owners_nices
 from slurm_hadar.controller.actuation.restored_request import within_types
 from slurm_hadar.controller.actuation.running import mails
-from slurm_hadar.controller.actuation.running.releases import begin_time_returned
+from slurm_hadar.controller.actuation.running.requeued_job import begin_time_returned
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import obsolete_begin_time

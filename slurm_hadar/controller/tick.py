@@ -9,7 +9,7 @@ from functools import partial
 from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller import price_file
-from slurm_hadar.controller.actuation import apply, reconciliation, repair
+from slurm_hadar.controller.actuation import action_outcomes, apply, repair
 from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.destinations import surplus
@@ -29,10 +29,10 @@ from slurm_hadar.controller.actuation.running import (
     still_open,
 )
 from slurm_hadar.controller.announcements import Announcements
-from slurm_hadar.controller.backfill import idle_nodes
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
 from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.idle_training import idle_nodes
 from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
@@ -169,26 +169,18 @@ class Controller:
         messages, late = list(announced), list[str]()
         if mode.keep:
             # First: of what this tick sends nothing can be seen yet.
-            late = reconciliation.reconcile(self.store, observation, self.config.moving.commit_s)
+            late = action_outcomes.reconcile(self.store, observation, self.config.moving.commit_s)
             messages += self._announcements.of_cluster(observation)
         # Reading may have taken longer than a heartbeat lasts.
         stopped = self._leadership.stopped() if mode.may_act else ""
         sent: Mapping[str, Place] = {}
         if mode.may_act and not stopped:
-            self._keep_anothers()
-            for id_, ours in self._observer.cut.items():
-                steering_store.keep(self.config, self.store, id_, ours)
-            repair.count_late_moves(context, observation, late)
-            done, sent = self._advance_moves(context, observation)
+            done, sent = self._go_on(context, observation, late)
             messages += done
         tick, shown = self._snapshot(observation, sent, mode)
         messages += shown.faults
         read_s = self._read_s = watch.lap()
-        answer = self._decider.ask(shown)
-        returned = surplus.given_back(shown, answer.plan, tick.others, self.config)
-        if returned:
-            shown = replace(shown, returning=frozenset(returned))
-            answer = answer.with_places(returned)
+        shown, answer = self._ask(tick, shown)
         self._has_capacity = queue_head.has_capacity(tick.others)
         decide_s = watch.lap()
         changes = self._decider.changes(tick, shown, answer.plan)
@@ -210,8 +202,8 @@ class Controller:
                 self.config, self.rules, observation, shown, self.backoff.interval_s
             )
             result = self._apply(context, changes.diff, tick, shown)
-        after = Counter(self.cluster.queries)
-        after.subtract(before)
+        queries = Counter(self.cluster.queries)
+        queries.subtract(before)
         return TickReport(
             observation=observation,
             snapshot=shown,
@@ -222,7 +214,7 @@ class Controller:
             decided=decided,
             notices=tuple(messages),
             outcomes=result.messages,
-            queries={kind: number for kind, number in after.items() if number},
+            queries={kind: number for kind, number in queries.items() if number},
             refused=result.refused,
             private=self.rules.private,
             understated=tick.past.understated,
@@ -258,11 +250,16 @@ class Controller:
             self.rules.requeue_delay_s,
         )
 
-    def _advance_moves(
-        self, context: ActionContext, observation: Observation
+    def _go_on(
+        self, context: ActionContext, observation: Observation, late: Sequence[str]
     ) -> tuple[list[str], Mapping[str, Place]]:
-        """The next step of every move under way, and repairs. What was done, and which jobs were
-        just released -> where they go."""
+        """Go on with what earlier ticks and other controllers began: the next step of every move
+        under way, and repairs. What was done, and which jobs were just released -> where they go.
+        ``late``: jobs that requeued themselves after their move was given up."""
+        self._keep_anothers()
+        for id_, ours in self._observer.cut.items():
+            steering_store.keep(self.config, self.store, id_, ours)
+        repair.count_late_moves(context, observation, late)
         messages = repair.resume_saved(context, observation)
         look = partial(self._obstacles, observation)
         step = moves.advance(context, observation.jobs, observation.progress, observation.now, look)
@@ -322,7 +319,8 @@ class Controller:
             idle=held_idle.record(self.store, self.config, observation.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
-        shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, tick.refused_now)
+        refused = tick.hint_input.refused_now
+        shown = priority_exchange.in_own_places(shown, tick.others, tick.lent, refused)
         if mode.keep:
             self.learning.learn_work(shown, received, observation.now)
         return tick, shown
@@ -330,6 +328,14 @@ class Controller:
     def _lent(self) -> lent_places.Memory:
         memory = lent_places.remembered(self.store.policy_state(lent_places.NAME))
         return lent_places.after_another(memory) if self._leadership.another_acted else memory
+
+    def _ask(self, tick: TickContext, shown: Snapshot) -> tuple[Snapshot, PolicyAnswer]:
+        """What the policy wants, and the GPUs that jobs with more than they asked for give back."""
+        answer = self._decider.ask(shown)
+        returned = surplus.given_back(shown, answer.plan, tick.others, self.config)
+        if not returned:
+            return shown, answer
+        return replace(shown, returning=frozenset(returned)), answer.with_places(returned)
 
     def _with_requeues(
         self, tick: TickContext, shown: Snapshot, answer: PolicyAnswer, changes: Changes
@@ -389,7 +395,7 @@ class Controller:
             progress = observation.progress.get(action.job.id)
             current = progress is not None and progress.restarts == action.job.restarts
             in_step = progress.in_step if progress is not None and current else None
-            expected = reconciliation.expected_effect(shown, action, progress)
+            expected = action_outcomes.expected_effect(shown, action, progress)
             expected |= chain_requeues.details(action, observation, tick.past.chains)
             expected |= held_idle.details(action, tick.idle)
             expected[ARRIVAL] = tick.past.arrival_s(action.job)

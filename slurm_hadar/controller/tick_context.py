@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slurm_hadar.config import Config
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.running import held_idle
@@ -36,7 +37,6 @@ class TickContext:
     """What is known of jobs that leave their GPUs idle."""
 
     @cached_property
-    def refused_now(self) -> frozenset[str]:
-        """Jobs that get no hint for some time, as Slurm refused one."""
-        known = self.refusals.items()
-        return frozenset(job for job, refusals in known if not refusals.over(self.observation.now))
+    def hint_input(self) -> HintInput:
+        """For the hints of the jobs that the policy sees."""
+        return HintInput(self.others, self.config, self.refusals)

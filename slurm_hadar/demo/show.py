@@ -21,6 +21,7 @@ from slurm_hadar.reports import compare, text, timeline
 from slurm_hadar.reports.run import Run
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 _TIMEOUT_S = 420.0
@@ -114,10 +115,12 @@ def one_run(
         box = Sandbox.up(
             folder / "slurm",
             layout=_LAYOUT,
-            seed=seed,
-            base_rates=base_rates(work),
-            mode="act" if manner.managed else "observe",
-            settings={"controller": {"interval_s": _INTERVAL_S}},
+            options=SandboxOptions(
+                seed=seed,
+                base_rates=base_rates(work),
+                mode="act" if manner.managed else "observe",
+                settings={"controller": {"interval_s": _INTERVAL_S}},
+            ),
         )
         stack.callback(box.down)
         site = configuration.load(box.config_path)

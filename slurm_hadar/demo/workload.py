@@ -61,7 +61,7 @@ def trainings(scale: float = 1.0) -> list[DemoJob]:
     table = Rates()
     found = []
     for name, model, batch, seconds, arrival, usual in _ROWS:
-        rate, _ = table.rates(model, batch, TYPES, (1,))
+        rate, _ = table.rates((None, model, batch), TYPES, (1,))
         samples = int(float(rate.max()) * seconds * scale)
         found.append(DemoJob(name, model, batch, samples, float(arrival), usual))
     return found
@@ -75,7 +75,7 @@ def base_rates(work: Sequence[DemoJob]) -> dict[str, dict[str, dict[int, float]]
     table = Rates()
     found: dict[str, dict[str, dict[int, float]]] = {}
     for job in work:
-        rate, _ = table.rates(job.model, job.batch, TYPES, _COUNTS)
+        rate, _ = table.rates((None, job.model, job.batch), TYPES, _COUNTS)
         found[job.model] = {
             kind: dict(zip(_COUNTS, map(float, rate[row]), strict=True))
             for row, kind in enumerate(TYPES)

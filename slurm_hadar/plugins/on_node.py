@@ -164,14 +164,7 @@ def _keep_closed() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def sample(
-    folder: Path,
-    job: str,
-    reader: GpuReader,
-    gpus: Sequence[SampledGpu],
-    interval_s: float = INTERVAL_S,
-    write_s: float = _WRITE_S,
-) -> None:
+def sample(folder: Path, job: str, reader: GpuReader, gpus: Sequence[SampledGpu]) -> None:
     """Look at a job's GPUs until TERM, until its file is taken away, or until the job is gone.
 
     Raises OSError where the file cannot be written.
@@ -183,14 +176,14 @@ def sample(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     begin, seen = time.monotonic(), False
-    with SamplingThread(reader, gpus, interval_s) as watch:
+    with SamplingThread(reader, gpus, INTERVAL_S) as watch:
 
         def tell(finished: bool) -> None:
             uses = tuple(watch.uses())
             write_use(path, NodeUse(job, here, os.getpid(), time.time(), finished, uses))
 
         tell(finished=False)
-        while not stop.wait(write_s):
+        while not stop.wait(_WRITE_S):
             there = _has_step(job)
             if (seen and not there) or time.monotonic() - begin > _LONGEST_S:
                 break

@@ -55,7 +55,7 @@ class Estimator:
         name = self._table_name(gpu_type, curves)
         if name:
             return self._from_table(model, name, gpus, batch, spread)
-        return self._from_neighbour(model, gpu_type, gpus, batch, spread, curves)
+        return self._from_neighbour(model, gpu_type, gpus, batch, spread)
 
     def table_rates(self, model: str, gpu_type: str) -> dict[int, float]:
         """Batch -> samples/s on one GPU of a type, as the table has it; empty where it has none."""
@@ -97,15 +97,9 @@ class Estimator:
         )
 
     def _from_neighbour(
-        self,
-        model: str,
-        gpu_type: str,
-        gpus: int,
-        batch: int | None,
-        spread: bool,
-        curves: Mapping[str, Curve],
+        self, model: str, gpu_type: str, gpus: int, batch: int | None, spread: bool
     ) -> ExpectedRate:
-        mine = self._peak(gpu_type)
+        mine, curves = self._peak(gpu_type), self._table.curves(model)
 
         def distance(name: str) -> float:
             return abs(math.log(self._peak(name) / mine))

@@ -69,20 +69,16 @@ class GpuUses:
         return [MeasuredGpuUse(*row) for row in rows if _whole(row)]
 
     def record(
-        self,
-        model: str,
-        gpu_type: str,
-        batch: int | None,
-        use: TrainingUse,
-        seconds: float,
-        uid: int,
+        self, job: tuple[int, str, int | None], gpu_type: str, use: TrainingUse, seconds: float
     ) -> bool:
-        """Take in what a job did with all of its GPUs over ``seconds``.
+        """Take in what a job, given as in :data:`.rate_blocks.RatedJob`, did with all of its GPUs
+        over ``seconds``.
 
         Means are weighted by measured seconds, what is older by half per :data:`HALF_LIFE_S`; the
         most memory is the most ever. False, and nothing is kept, where the figures cannot be. Of
         a user with :data:`MOST_ROWS_PER_USER` rows those not run for longest are replaced.
         """
+        uid, model, batch = job
         key = (uid, model_key(model), gpu_type, use.gpus, batch or 0)
         if not (key[1] and gpu_type and 0 < seconds < 1e9 and 0 <= key[4] < 2**53):
             return False

@@ -48,18 +48,12 @@ class Rates:
         self._blocks = RateBlocks(self._estimator, self.store)
 
     def rates(
-        self,
-        model: str,
-        batch: int | None,
-        types: Sequence[str],
-        counts: Sequence[int],
-        uid: int | None = None,
-        spread: bool = False,
+        self, job: RatedJob, types: Sequence[str], counts: Sequence[int], spread: bool = False
     ) -> tuple[FloatArray, BoolArray]:
-        """(R, C) samples/s of the whole job with a global ``batch`` on ``counts`` GPUs of each
-        type, and (R, C) whether that is measured or from a table. 0 only where a table says that
-        the job cannot run. ``uid``: owner of the job; ``spread``: its GPUs are on several nodes."""
-        block = self._blocks.of((uid, model, batch), RateQuery(tuple(types), tuple(counts), spread))
+        """(R, C) samples/s of the whole job on ``counts`` GPUs of each type, and (R, C) whether
+        that is measured or from a table. 0 only where a table says that the job cannot run.
+        ``spread``: its GPUs are on several nodes."""
+        block = self._blocks.of(job, RateQuery(tuple(types), tuple(counts), spread))
         return block.rate.copy(), block.known.copy()
 
     def rates_for(
@@ -69,7 +63,7 @@ class Rates:
         counts: Sequence[int],
         spread: bool = False,
     ) -> tuple[FloatArray, BoolArray]:
-        """:meth:`rates` for many (uid, model, batch): (J, R, C) samples/s and (J, R, C) known."""
+        """:meth:`rates` for many jobs: (J, R, C) samples/s and (J, R, C) known."""
         found = self._blocks.of_all(jobs, RateQuery(tuple(types), tuple(counts), spread))
         return found.rate, found.known
 
@@ -142,32 +136,17 @@ class Rates:
         has no bound."""
         self._blocks.turn()
 
-    def source(
-        self,
-        model: str,
-        gpu_type: str,
-        gpus: int,
-        batch: int | None,
-        uid: int | None = None,
-        spread: bool = False,
-    ) -> str:
+    def source(self, job: RatedJob, pair: tuple[str, int], spread: bool = False) -> str:
         """The origin of a rate as text."""
-        return self.origin(model, (gpu_type, gpus), batch, uid, spread=spread).text
+        return self.origin(job, pair, spread=spread).text
 
     def origin(
-        self,
-        model: str,
-        pair: tuple[str, int],
-        batch: int | None,
-        uid: int | None = None,
-        job: str = "",
-        spread: bool = False,
+        self, job: RatedJob, pair: tuple[str, int], named: str = "", spread: bool = False
     ) -> RateOrigin:
-        """The origin of the rate on a type and number of GPUs. ``job``: id of the job whose own
+        """The origin of the rate on a type and number of GPUs. ``named``: id of the job whose own
         measurements are named."""
-        gpu_type, gpus = pair
-        asked: RatedJob = (uid, model, batch)
-        subject = self._blocks.subject(asked)
+        (gpu_type, gpus), (uid, _, batch) = pair, job
+        subject = self._blocks.subject(job)
         user, key, size = subject.user, subject.model, subject.size
         own = self._blocks.corrections.own(key, user, size)
         others = self._blocks.corrections.others(key, user, size)
@@ -183,15 +162,15 @@ class Rates:
                 own,
                 others,
                 inferred,
-                in_full=lambda: self._counts_in_full(asked, pair),
+                in_full=lambda: self._counts_in_full(job, pair),
                 shifted=lambda: (
                     inferred is not None
-                    and not math.isclose(self._used(asked, pair), inferred.rate, rel_tol=SAME)
+                    and not math.isclose(self._used(job, pair), inferred.rate, rel_tol=SAME)
                 ),
             ),
             Place(gpu_type, gpus, batch, spread),
             uid,
-            job,
+            named,
         )
 
     def _counts_in_full(self, job: RatedJob, pair: tuple[str, int]) -> bool:

@@ -112,7 +112,7 @@ def scale(runs: Sequence[Run]) -> Scale:
 def draw(run: Run, by: Scale) -> Drawing:
     """Draw one run."""
     height = _lane_height(len(run.gpus))
-    lanes, types, nodes, bottom = _rows(run, height)
+    rows = _rows(run, height)
     bars: list[Bar] = []
     marks: list[Mark] = []
     keys = _keys(run)
@@ -122,23 +122,23 @@ def draw(run: Run, by: Scale) -> Drawing:
         for attempt in tries:
             key = keys.get(job, (job, 0))
             shade = by.colours.get(key, "#888888")
-            mine = _bars(attempt, names.get(job, ""), lanes, height, by, shade)
+            mine = _bars(attempt, names.get(job, ""), rows, by, shade)
             bars += mine
             if mine and before and (attempt.moved or attempt.restarted):
                 marks.append(_mark(before, mine[0], attempt))
             before = mine[0] if mine else before
-    top = bottom + 34
+    top = rows.bottom + 34
     points = [(time_s, rate) for time_s, rate in _thinned(run.samples) if time_s <= by.end_s]
     area, line = _curve(points, last_end_s(run), by, top)
     return Drawing(
         height=top + CHART + 26,
-        lanes=tuple(Lane(y, height) for y in lanes.values()),
-        types=types,
-        nodes=nodes,
+        lanes=tuple(Lane(y, height) for y in rows.lanes.values()),
+        types=rows.types,
+        nodes=rows.nodes,
         bars=tuple(bars),
         marks=tuple(marks),
         ticks=_ticks(by),
-        bottom=bottom,
+        bottom=rows.bottom,
         end=Label(by.x(last_end_s(run)), TOP, formats.clock(last_end_s(run))),
         chart_top=top,
         chart_bottom=top + CHART,
@@ -167,9 +167,19 @@ def _lane_height(gpus: int) -> float:
     )
 
 
-def _rows(
-    run: Run, height: float
-) -> tuple[dict[tuple[str, int], float], tuple[Label, ...], tuple[Label, ...], float]:
+@dataclass(frozen=True)
+class _Rows:
+    """Where the lane of each GPU (node, index) is, all of one ``height``, with the labels of their
+    ``types`` and ``nodes``; ``bottom``: below all of them."""
+
+    lanes: Mapping[tuple[str, int], float]
+    height: float
+    types: tuple[Label, ...]
+    nodes: tuple[Label, ...]
+    bottom: float
+
+
+def _rows(run: Run, height: float) -> _Rows:
     lanes: dict[tuple[str, int], float] = {}
     types: list[Label] = []
     nodes: list[Label] = []
@@ -189,7 +199,7 @@ def _rows(
             y += 2 if height > 4 else 0
         types.append(Label(0, (first + y) / 2 - 1, f"{_cut(kind, 52)} ×{len(mine)}"))
         y += _GROUP_GAP
-    return lanes, tuple(types), tuple(nodes), y - _GROUP_GAP + 4
+    return _Rows(lanes, height, tuple(types), tuple(nodes), y - _GROUP_GAP + 4)
 
 
 def _cut(text: str, width: float) -> str:
@@ -198,15 +208,8 @@ def _cut(text: str, width: float) -> str:
     return text if len(text) <= most else text[: max(0, most - 1)] + "…"
 
 
-def _bars(
-    attempt: AttemptTimeline,
-    name: str,
-    lanes: Mapping[tuple[str, int], float],
-    height: float,
-    by: Scale,
-    shade: str,
-) -> list[Bar]:
-    bars = []
+def _bars(attempt: AttemptTimeline, name: str, rows: _Rows, by: Scale, shade: str) -> list[Bar]:
+    bars, lanes, height = [], rows.lanes, rows.height
     for segment in attempt.segments:
         ys = sorted(
             lanes[segment.node, i] for i in segment.gpu_indices if (segment.node, i) in lanes

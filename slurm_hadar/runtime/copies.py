@@ -28,7 +28,7 @@ from slurm_hadar.runtime.copies_link import CopyLink, Link
 from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_settings import CopiesSettings, Rule
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
-from slurm_hadar.runtime.copies_tracker import Tracker
+from slurm_hadar.runtime.copies_tracker import Tracked, Tracker
 from slurm_hadar.runtime.core import SessionCore, SessionOptions, all_work, say
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.samples import Segment
@@ -96,18 +96,11 @@ class Copies:
         core = SessionCore(SessionOptions(name, gpus, every_s, signal, nonfinite, log))
         self._signals: Signals = core.signals
         self._link = Link()
-        settings = CopiesSettings.checked(
-            dataset_size=dataset_size,
-            copies=self._link.size,
-            round_epochs=round_epochs,
-            round_s=round_s,
-            overhead=overhead,
-            every_s=every_s,
-            optimizer_state=optimizer_state,
-            shares=shares,
-            learning_rate=learning_rate,
-            schedule=schedule,
-        )
+        settings = CopiesSettings(
+            round_epochs, round_s, overhead, every_s,
+            optimizer_state, shares, learning_rate, schedule,
+        )  # fmt: skip
+        settings.check_shares(self._link.size)
         self.copies = self._link.size
         """Processes that were started, this one included."""
         self.first = self._link.first
@@ -141,14 +134,10 @@ class Copies:
         self._flat = self._make_flat()
         self._tracker = self._tracks(
             self._link,
-            self._flat,
-            self._ledger,
+            Tracked(self._flat, self._optimizer, scheduler, core.gpus),
             self._steering,
-            self._optimizer,
-            scheduler,
             settings,
             self._weights,
-            core.gpus,
         )
 
     @property

@@ -9,6 +9,7 @@ from math import fsum
 
 from slurm_hadar.runtime import samples
 from slurm_hadar.runtime.checkpoint_store import State
+from slurm_hadar.runtime.copies_settings import CopiesSettings
 from slurm_hadar.runtime.samples import Segment
 
 Range = tuple[int, int]
@@ -118,14 +119,14 @@ def length(ranges: Sequence[Range]) -> int:
 
 
 def round_samples(
-    speed: float, left: int, *, least: int, longest_s: float, cost_s: float, overhead: float
+    speed: float, left: int, least: int, cost_s: float, settings: CopiesSettings
 ) -> int:
     """Samples of the next round at ``speed`` samples/s together.
 
     ``least``: as short as the quality wants it, samples; longer only where averaging (``cost_s``
-    seconds) would take more than ``overhead`` of it, and never longer than ``longest_s`` seconds. A
+    seconds) would take more than ``overhead`` of it, and never longer than ``round_s`` seconds. A
     small rest of ``left`` joins the last round, which may be half as long again.
     """
-    wanted = min(longest_s * speed, max(float(least), cost_s / overhead * speed))
+    wanted = min(settings.round_s * speed, max(float(least), cost_s / settings.overhead * speed))
     number = max(1, int(wanted))
     return left if left < 1.5 * number else number

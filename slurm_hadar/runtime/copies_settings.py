@@ -15,53 +15,39 @@ _RULES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class CopiesSettings:
-    """See :class:`slurm_hadar.runtime.copies.Copies`, whose arguments these are.
+    """See :class:`slurm_hadar.runtime.copies.Copies`, whose arguments these are. Raises UsageError
+    for what makes no sense."""
 
-    ``least``: samples of a round that the quality wants. ``factor``: learning-rate rule.
-    """
-
-    least: int
+    round_epochs: float
     round_s: float
     overhead: float
     every_s: float
     optimizer_state: str
-    shares: tuple[float, ...]
-    factor: Callable[[float], float]
+    shares: Sequence[float]
+    learning_rate: Rule
     schedule: str
 
-    @classmethod
-    def checked(
-        cls,
-        *,
-        dataset_size: int,
-        copies: int,
-        round_epochs: float,
-        round_s: float,
-        overhead: float,
-        every_s: float,
-        optimizer_state: str,
-        shares: Sequence[float],
-        learning_rate: Rule,
-        schedule: str,
-    ) -> "CopiesSettings":
-        """The settings for ``copies`` copies. Raises UsageError for what makes no sense."""
-        if schedule not in ("epoch", "step"):
-            raise UsageError(f"schedule={schedule!r}: epoch or step")
-        if optimizer_state not in ("average", "local", "reset"):
-            raise UsageError(f"optimizer_state={optimizer_state!r}: average, local or reset")
-        if not (callable(learning_rate) or learning_rate in _RULES):
-            raise UsageError(f"learning_rate={learning_rate!r}: auto, sqrt, none or a function")
-        if round_s <= 0 or round_epochs <= 0 or overhead <= 0:
+    def __post_init__(self) -> None:
+        rule = self.learning_rate
+        if self.schedule not in ("epoch", "step"):
+            raise UsageError(f"schedule={self.schedule!r}: epoch or step")
+        if self.optimizer_state not in ("average", "local", "reset"):
+            raise UsageError(f"optimizer_state={self.optimizer_state!r}: average, local or reset")
+        if not (callable(rule) or rule in _RULES):
+            raise UsageError(f"learning_rate={rule!r}: auto, sqrt, none or a function")
+        if self.round_s <= 0 or self.round_epochs <= 0 or self.overhead <= 0:
             raise UsageError("round_s, round_epochs and overhead must be above 0")
-        if shares and (len(shares) != copies or min(shares) <= 0):
+
+    def check_shares(self, copies: int) -> None:
+        """Raise UsageError for shares that are not those of so many copies."""
+        if self.shares and (len(self.shares) != copies or min(self.shares) <= 0):
             raise UsageError(f"shares: {copies} numbers above 0 are needed, one per copy")
-        return cls(
-            least=max(1, int(round_epochs * dataset_size)),
-            round_s=round_s,
-            overhead=overhead,
-            every_s=every_s,
-            optimizer_state=optimizer_state,
-            shares=tuple(shares),
-            factor=learning_rate if callable(learning_rate) else _RULES[learning_rate],
-            schedule=schedule,
-        )
+
+    def least(self, dataset_size: int) -> int:
+        """Samples of a round that the quality wants."""
+        return max(1, int(self.round_epochs * dataset_size))
+
+    def factor(self, factor: float) -> float:
+        """A factor of the learning rate, by the rule that the user chose."""
+        rule = self.learning_rate
+        return rule(factor) if callable(rule) else _RULES[rule](factor)

@@ -3,13 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from slurm_hadar.exchange.job_side import seconds
 from slurm_hadar.runtime import copies_ledger
 from slurm_hadar.runtime.copies_flat import Flat, reset_state, weighted
-from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.copies_link import Link, TrackerLink
 from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_rates import LearningRates
@@ -28,23 +28,31 @@ _REPEAT = 0.5
 """Share of the newest measurement in a speed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The first copy, which the tracker steps and averages. ``flat`` is None where there is one
+    copy only; ``gpus``: its own."""
+
+    flat: Flat | None
+    optimizer: Any
+    scheduler: Any
+    gpus: int
+
+
 class Tracker:
-    """Rank 0. ``flat`` is None where there is one copy only."""
+    """Rank 0. ``weights`` of the copies in the average, by the samples that they trained."""
 
     def __init__(
         self,
         link: Link,
-        flat: Flat | None,
-        ledger: Ledger,
+        first: Tracked,
         steering: CopiesSteering,
-        optimizer: Any,
-        scheduler: Any,
         settings: CopiesSettings,
         weights: Callable[[Sequence[int]], list[float]],
-        gpus: int,
     ) -> None:
+        flat, optimizer, ledger = first.flat, first.optimizer, steering.ledger
         self._flat, self._ledger, self._steering = flat, ledger, steering
-        self._optimizer, self._scheduler, self._settings = optimizer, scheduler, settings
+        self._optimizer, self._scheduler, self._settings = optimizer, first.scheduler, settings
         self._weights = weights
         groups = len(optimizer.param_groups)
         self._link = None
@@ -53,7 +61,7 @@ class Tracker:
             self._spare = flat.vector.copy()
         self._size = link.size
         self._speeds: dict[int, float] = {}
-        self._gpus = {0: gpus}
+        self._gpus = {0: first.gpus}
         self._rates = LearningRates(optimizer.param_groups, steering.batch, ledger.done)
         self.rounds, self._cost_s, self._stepped = 0, 0.0, self._due_steps()
         self._counts: dict[int, int] = {}
@@ -70,17 +78,16 @@ class Tracker:
             ranks += sorted(self._link.ready)
         speeds, probe = self._known_speeds(ranks)
         left = self._ledger.total - self._ledger.done
-        least = max(self._settings.least, len(ranks))
+        least = max(self._settings.least(self._steering.dataset_size), len(ranks))
         if probe:
             number = min(left, least)
         else:
             number = copies_ledger.round_samples(
                 sum(speeds),
                 left,
-                least=least,
-                longest_s=self._settings.round_s,
-                cost_s=self._cost_s + self._steering.save_s,
-                overhead=self._settings.overhead,
+                least,
+                self._cost_s + self._steering.save_s,
+                self._settings,
             )
             number = min(number, _MOST_EPOCHS * self._steering.dataset_size)
         if self._link is None:

@@ -3,7 +3,7 @@
 Positions count samples, so nothing here depends on the batch or on the number of GPUs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
@@ -123,32 +123,32 @@ def check_lineage(
     done = epoch * dataset_size + position
     if samples is not None and done != samples:
         return f"{done} samples went in, {samples} were to"
-    return _check_digests(segments, dataset_size, sums, epoch, position, seed)
+    finished = epoch + (position == dataset_size)
+    wrong = _check_sums({at: total for at, total in sums.items() if at < finished}, dataset_size)
+    return wrong or (None if seed is None else _check_order(segments, dataset_size, seed))
 
 
-def _check_digests(
-    segments: Sequence[Segment],
-    dataset_size: int,
-    sums: dict[int, int],
-    epoch: int,
-    position: int,
-    seed: int | None,
-) -> str | None:
+def _check_sums(sums: Mapping[int, int], dataset_size: int) -> str | None:
+    """``sums``: finished epoch -> the digests of its stretches together."""
     import numpy as np
 
     whole = digest(np.arange(dataset_size, dtype=np.int64))
-    for number, total in sums.items():
-        finished = number < epoch or position == dataset_size
-        if finished and total != whole:
-            return f"epoch {number}: the samples that went in are not those of the data set"
-    if seed is not None:
-        current, indices = -1, np.empty(0, dtype=np.int64)
-        for segment in segments:
-            if segment.epoch != current:
-                current, indices = segment.epoch, order(seed, segment.epoch, dataset_size)
-            if digest(indices[segment.start : segment.stop]) != segment.digest:
-                return (
-                    f"epoch {segment.epoch}: what went in at positions "
-                    f"{segment.start}..{segment.stop} is not what the order has there"
-                )
+    for epoch, total in sums.items():
+        if total != whole:
+            return f"epoch {epoch}: the samples that went in are not those of the data set"
+    return None
+
+
+def _check_order(segments: Sequence[Segment], dataset_size: int, seed: int) -> str | None:
+    import numpy as np
+
+    current, indices = -1, np.empty(0, dtype=np.int64)
+    for segment in segments:
+        if segment.epoch != current:
+            current, indices = segment.epoch, order(seed, segment.epoch, dataset_size)
+        if digest(indices[segment.start : segment.stop]) != segment.digest:
+            return (
+                f"epoch {segment.epoch}: what went in at positions "
+                f"{segment.start}..{segment.stop} is not what the order has there"
+            )
     return None

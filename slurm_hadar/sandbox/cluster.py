@@ -11,7 +11,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from slurm_hadar import paths, users
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
@@ -28,6 +28,7 @@ from slurm_hadar.sandbox import (
     site,
 )
 from slurm_hadar.sandbox.layout import DEFAULT, Layout
+from slurm_hadar.sandbox.options import DEFAULT_OPTIONS, SandboxOptions, SlurmTimes
 from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.ports import Ports
 from slurm_hadar.sandbox.programs import Programs
@@ -59,40 +60,24 @@ class Sandbox:
         folder: Path,
         layout: Layout = DEFAULT,
         slurm_prefix: Path | None = None,
-        time_scale: float = 1.0,
-        seed: int = 0,
-        *,
-        mode: Literal["observe", "act"] = "observe",
-        settings: site.Settings | None = None,
-        base_rates: pacing.BaseRates | None = None,
-        cred_expire_s: int = 20,
-        kill_wait_s: int = 10,
-        slurmd_timeout_s: int = 30,
-        wait_s: float = 60.0,
-        with_accounting: bool = False,
-        outlives: bool = False,
+        options: SandboxOptions = DEFAULT_OPTIONS,
+        **times: int,
     ) -> "Sandbox":
         """Start a sandbox in ``folder`` and wait until its nodes are idle.
 
-        ``time_scale`` and ``seed`` go into the pacing file (see :mod:`.pacing`), ``settings``
-        (section -> key -> value) over the sandbox's hadar.toml. ``wait_s``: longest wait for each
-        part. ``with_accounting``: with a slurmdbd, so that there are users, accounts, QOS and
-        operators. ``outlives``: it stays up when this process ends; else it goes down then, however
-        the process ends. Nothing is left running when it fails. Raises UsageError for a folder
-        that holds something else or a sandbox that is up, HadarError when a part is missing or
-        does not start.
+        ``times``: those of :class:`.SlurmTimes` that are not as usual. Nothing is left running
+        when it fails. Raises UsageError for a folder that holds something else or a sandbox that
+        is up, HadarError when a part is missing or does not start.
         """
         folder = folder.resolve()
         tools = programs.find(slurm_prefix)
-        if not time_scale > 0:
-            raise UsageError(f"time_scale is {time_scale:g}; it must be above 0")
-        if with_accounting:
+        if options.with_accounting:
             accounting.find(tools)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
-        names = ["", *layout.started, *([accounting.PORT] if with_accounting else [])]
+        names = ["", *layout.started, *([accounting.PORT] if options.with_accounting else [])]
         with places.locked(folder), Ports(len(names)) as ports:
             _make_way(folder)
             where = places.choose(folder, max(layout.started, key=len))
@@ -104,23 +89,21 @@ class Sandbox:
                 release=tools.release,
                 ports=numbers,
                 first_job_id=random.SystemRandom().randrange(1, 9000) * 100 + 1,
-                cred_expire_s=cred_expire_s,
-                kill_wait_s=kill_wait_s,
-                slurmd_timeout_s=slurmd_timeout_s,
+                times=SlurmTimes(**times),
             )
-            base = pacing.shipped_rates(layout.gpu_types) if base_rates is None else base_rates
-            content = pacing.pacing_table(layout.node_types(), base, seed, time_scale)
+            base = options.base_rates
+            if base is None:
+                base = pacing.shipped_rates(layout.gpu_types)
+            content = pacing.pacing_table(layout.node_types(), base, options.seed)
             most = max(sum(group.types.values()) for group in layout.groups)
             try:
-                site_text = site.site_toml(
-                    layout, where, tools.bin_dir, mode, settings, kill_wait_s
-                )
+                site_text = site.site_toml(layout, where, tools.bin_dir, options, values.times)
                 places.make(where, layout.started, most)
                 box._write(values, site_text)
-                if not outlives:
+                if not options.outlives:
                     box._finisher = ending.start_finisher(where.record)
                 where.true_rates.write_text(json.dumps(content))
-                box._start(wait_s)
+                box._start(options.wait_s)
             except BaseException:
                 with contextlib.suppress(HadarError):
                     box._stop()

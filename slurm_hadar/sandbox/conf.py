@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm_hadar.sandbox import accounting
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SlurmTimes
 from slurm_hadar.sandbox.places import SandboxPaths
 
 _EMULATION = "slurm_hadar.sandbox.gpu_emulation"
@@ -20,8 +21,6 @@ class Values:
 
     ``ports``: ``""`` -> slurmctld's, node -> its slurmd's, with accounting also slurmdbd's.
     ``release``: Slurm's (22, 5).
-    ``cred_expire_s``: Slurm starts a requeued job after this time + 1 s unless it starts earlier.
-    ``slurmd_timeout_s``: a silent node is DOWN after it; 0: never.
     """
 
     host: str
@@ -29,9 +28,7 @@ class Values:
     release: tuple[int, int]
     ports: Mapping[str, int]
     first_job_id: int
-    cred_expire_s: int = 20
-    kill_wait_s: int = 10
-    slurmd_timeout_s: int = 30
+    times: SlurmTimes
 
 
 def slurm_conf(layout: Layout, places: SandboxPaths, values: Values) -> str:
@@ -44,7 +41,7 @@ def slurm_conf(layout: Layout, places: SandboxPaths, values: Values) -> str:
         f"SlurmUser={values.user}",
         f"SlurmdUser={values.user}",
         "AuthType=auth/munge",
-        f"AuthInfo=cred_expire={values.cred_expire_s},socket={places.munge_socket}",
+        f"AuthInfo=cred_expire={values.times.cred_expire_s},socket={places.munge_socket}",
         "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
         f"StateSaveLocation={places.state}",
         f"SlurmdSpoolDir={places.spool}/%n",
@@ -66,8 +63,8 @@ def slurm_conf(layout: Layout, places: SandboxPaths, values: Values) -> str:
         "SchedulerType=sched/backfill",
         "SchedulerParameters=bf_interval=5,bf_continue,sched_interval=5,batch_sched_delay=1,"
         "sched_min_interval=0",
-        f"KillWait={values.kill_wait_s}",
-        f"SlurmdTimeout={values.slurmd_timeout_s}",
+        f"KillWait={values.times.kill_wait_s}",
+        f"SlurmdTimeout={values.times.slurmd_timeout_s}",
         "MinJobAge=600",
         f"FirstJobId={values.first_job_id}",
         "MaxJobCount=50000",

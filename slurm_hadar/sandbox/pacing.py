@@ -55,16 +55,14 @@ def _factor(seed: int, model: str, kind: str) -> float:
     return random.Random(f"{seed}/{model}/{kind}").uniform(1 - SPREAD, 1 + SPREAD)
 
 
-def pacing_table(
-    nodes: Mapping[str, list[str]], base: BaseRates, seed: int, time_scale: float
-) -> dict[str, Any]:
+def pacing_table(nodes: Mapping[str, list[str]], base: BaseRates, seed: int) -> dict[str, Any]:
     """The content of the pacing file. ``nodes``: node -> type of each GPU.
 
-    The emulation multiplies the rates by ``time_scale``.
+    The emulation multiplies the rates by ``time_scale``, which may be edited in the file.
     """
     return {
         "version": 1,
-        "time_scale": time_scale,
+        "time_scale": 1.0,
         "nodes": dict(nodes),
         "rates": true_rates(base, seed),
     }

@@ -7,22 +7,19 @@ from pathlib import Path
 from slurm_hadar import config
 from slurm_hadar.profiles.specs import lookup
 from slurm_hadar.sandbox.layout import Layout
+from slurm_hadar.sandbox.options import SandboxOptions, SlurmTimes, Value
 from slurm_hadar.sandbox.places import SandboxPaths
-
-Value = str | int | float | bool | tuple[str, ...] | Mapping[str, object]
-Settings = Mapping[str, Mapping[str, Value]]
-"""Section -> key -> value, as in hadar.toml."""
 
 
 def site_toml(
     layout: Layout,
     places: SandboxPaths,
     bin_dir: Path,
-    mode: str,
-    settings: Settings | None = None,
-    kill_wait_s: int = 10,
+    options: SandboxOptions,
+    times: SlurmTimes,
 ) -> str:
-    """Text of a hadar.toml for a sandbox; ``settings`` go over what a demo wants.
+    """Text of a hadar.toml for a sandbox; the options' settings go over what a demo
+    wants.
 
     Times are short: a sandbox lives for minutes. Raises UsageError for settings that no
     configuration knows.
@@ -30,7 +27,7 @@ def site_toml(
     sections: dict[str, dict[str, Value]] = {
         "site": {
             "name": "sandbox",
-            "mode": mode,
+            "mode": options.mode,
             "rights": "sandbox",
             "state_dir": str(places.hadar_state),
             "exchange_dir": str(places.exchange),
@@ -54,12 +51,12 @@ def site_toml(
             "ack_wait_s": 20.0,
             "settle_s": 5.0,
             "commit_s": 10.0,
-            "after_return_s": kill_wait_s + 1.0,
+            "after_return_s": times.kill_wait_s + 1.0,
         },
         "controller": {"interval_s": 5.0, "round_s": 30.0},
         "gpu_types": {kind: _gpu_type(kind) for kind in layout.gpu_types},
     }
-    for section, values in (settings or {}).items():
+    for section, values in (options.settings or {}).items():
         sections.setdefault(section, {}).update(values)
     text = _toml(sections)
     config.parse(text, str(places.site))

@@ -34,7 +34,7 @@ def text(jobs: int, seed: int, gap_s: float = 0.0, longest_minutes: float = 1e4)
         fitting = [(model, batch) for model, batch, count in cells if count == gpus]
         model, batch = fitting[int(rng.integers(len(fitting)))]
         minutes = 10 ** rng.uniform(1.5, np.log10(longest_minutes))
-        best = float(rates.rates(model, batch * gpus, types, (gpus,))[0].max())
+        best = float(rates.rates((None, model, batch * gpus), types, (gpus,))[0].max())
         samples = max(1, round(best * minutes * 60))
         lines.append(f"{job},{arrival:.0f},{gpus},{model},{batch * gpus},{samples}")
         arrival += float(rng.exponential(gap_s)) if gap_s else 0.0

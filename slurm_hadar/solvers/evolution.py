@@ -32,6 +32,16 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchProblem:
+    """What is searched: the best candidate of a ``space`` by its ``score``. ``keys``: which jobs
+    come first where GPUs are given out."""
+
+    space: Space
+    score: Score
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True)
 class Effort:
     """The effort of a search."""
 
@@ -41,9 +51,7 @@ class Effort:
 
 
 def evolve(
-    space: Space,
-    score: Score,
-    keys: Keys,
+    problem: SearchProblem,
     seeds: Sequence[tuple[IntArray, IntArray]],
     effort: Effort,
     rng: np.random.Generator,
@@ -61,9 +69,9 @@ def evolve(
     candidates = first.take(rows)
     fresh = np.arange(len(rows)) >= len(seeds)
     if fresh.any():
-        more = fill(space, candidates.take(np.flatnonzero(fresh)), keys, rng)
+        more = fill(problem.space, candidates.take(np.flatnonzero(fresh)), problem.keys, rng)
         candidates = first.join(more)
-    points = score(candidates.option, candidates.batch)
+    points = problem.score(candidates.option, candidates.batch)
     generation = 0
     while True:
         order = _fittest(points, number)
@@ -71,9 +79,9 @@ def evolve(
         pairs = [(candidates.option[at].copy(), candidates.batch[at].copy()) for at in range(_KEPT)]
         yield Best(*pairs[0], float(points[0]), generation, tuple(pairs[1:]))
         generation += 1
-        children = _offspring(space, candidates, effort, keys, rng)
+        children = _offspring(problem, candidates, effort, rng)
         candidates = candidates.join(children)
-        points = np.concatenate([points, score(children.option, children.batch)])
+        points = np.concatenate([points, problem.score(children.option, children.batch)])
 
 
 def _fittest(points: FloatArray, number: int) -> IntArray:
@@ -86,12 +94,13 @@ def _fittest(points: FloatArray, number: int) -> IntArray:
 
 
 def _offspring(
-    space: Space, parents: Candidates, effort: Effort, keys: Keys, rng: np.random.Generator
+    problem: SearchProblem, parents: Candidates, effort: Effort, rng: np.random.Generator
 ) -> Candidates:
+    space = problem.space
     number = len(parents.option)
     mothers, fathers = rng.permutation(number), rng.permutation(number)
     crossed = crossover(space, parents.take(mothers), parents.take(fathers), rng)
     # The better half mutates twice as often: by rank, as selection is by rank alone.
     chosen = np.sort(rng.integers(0, number, (2, number)).min(axis=0))
     mutants = mutate(space, parents.take(chosen), effort.theta, rng)
-    return fill(space, crossed.join(mutants), keys, rng)
+    return fill(space, crossed.join(mutants), problem.keys, rng)

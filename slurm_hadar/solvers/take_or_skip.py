@@ -34,38 +34,41 @@ class Result(Generic[S, C]):
     state: S
 
 
-_Path = tuple[int, object, object] | None
-
-
-def take_or_skip(
-    start: S,
-    queue: Sequence[int],
-    options: Callable[[S, int], Sequence[Take[C]]],
-    apply: Callable[[S, int, C, bool], S],
-    estimate: Callable[[S, int], float],
-    full: Callable[[S], bool],
-    width: int,
-) -> Result[S, C]:
-    """Choose for each item of the queue one of its options or none, for the largest sum.
+@dataclass(frozen=True, slots=True)
+class Search(Generic[S, C]):
+    """What is searched.
 
     ``options(state, item)``: best first; just the first one if no other makes sense. ``apply(state,
     item, choice, in_place)``: the next state; may change the state itself if ``in_place``.
     ``estimate(state, position)``: an optimistic estimate of what the items from ``position`` on can
     still add; it only ranks states. ``full(state)``: whether nothing more can be taken.
+    """
+
+    options: Callable[[S, int], Sequence[Take[C]]]
+    apply: Callable[[S, int, C, bool], S]
+    estimate: Callable[[S, int], float]
+    full: Callable[[S], bool]
+
+
+_Path = tuple[int, object, object] | None
+
+
+def take_or_skip(start: S, queue: Sequence[int], search: Search[S, C], width: int) -> Result[S, C]:
+    """Choose for each item of the queue one of its options or none, for the largest sum.
 
     States with equal keys are merged and the best ``width`` states are kept: if the width never
     cuts, the sum is the maximum. The work is at most ``width`` times the length of the queue. With
     width 1 the best option is always taken.
     """
     if width <= 1:
-        return _greedy(start, queue, options, apply, full)
+        return _greedy(start, queue, search)
     beam: list[tuple[float, S, _Path]] = [(0.0, start, None)]
-    closed = [full(start)]
+    closed = [search.full(start)]
     for position, item in enumerate(queue):
         if all(closed):
             break
         ways = [
-            () if shut else options(state, item)
+            () if shut else search.options(state, item)
             for (_, state, _), shut in zip(beam, closed, strict=True)
         ]
         if not any(ways):
@@ -73,7 +76,7 @@ def take_or_skip(
         merged: dict[Hashable, tuple[float, S, _Path]] = {}
         for (value, state, path), found in zip(beam, ways, strict=True):
             grown = [
-                (value + take.value, apply(state, item, take.choice, False), take.choice)
+                (value + take.value, search.apply(state, item, take.choice, False), take.choice)
                 for take in found
             ]
             steps: list[tuple[float, S, _Path]] = [
@@ -85,12 +88,14 @@ def take_or_skip(
                 if key not in merged or step[0] > merged[key][0]:
                     merged[key] = step
         if len(merged) > width and position + 1 < len(queue):
-            ranked = [(step[0] + estimate(step[1], position + 1), step) for step in merged.values()]
+            ranked = [
+                (step[0] + search.estimate(step[1], position + 1), step) for step in merged.values()
+            ]
             ranked.sort(key=lambda entry: -entry[0])
             beam = [step for _, step in ranked[:width]]
         else:
             beam = list(merged.values())
-        closed = [full(state) for _, state, _ in beam]
+        closed = [search.full(state) for _, state, _ in beam]
     value, state, path = max(beam, key=lambda entry: entry[0])
     chosen: dict[int, C] = {}
     while path is not None:
@@ -99,23 +104,17 @@ def take_or_skip(
     return Result(value, dict(reversed(chosen.items())), state)
 
 
-def _greedy(
-    state: S,
-    queue: Sequence[int],
-    options: Callable[[S, int], Sequence[Take[C]]],
-    apply: Callable[[S, int, C, bool], S],
-    full: Callable[[S], bool],
-) -> Result[S, C]:
+def _greedy(state: S, queue: Sequence[int], search: Search[S, C]) -> Result[S, C]:
     value = 0.0
     chosen: dict[int, C] = {}
-    if full(state):
+    if search.full(state):
         return Result(value, chosen, state)
     for item in queue:
-        found = options(state, item)
+        found = search.options(state, item)
         if found:
             value += found[0].value
             chosen[item] = found[0].choice
-            state = apply(state, item, found[0].choice, True)
-            if full(state):
+            state = search.apply(state, item, found[0].choice, True)
+            if search.full(state):
                 break
     return Result(value, chosen, state)

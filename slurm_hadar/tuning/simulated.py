@@ -1,6 +1,7 @@
 """The simulator's own output as a past: a trace, and the times that one policy gave its jobs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,24 @@ from slurm_hadar.tuning.replay import ReplayWorkload
 _COLUMNS = ("job_id", "arrival_s", "finish_s", "jct_s")
 
 
-def read(
-    trace: str, jct: Path, cluster: VirtualCluster, rates: Rates, most: int
-) -> tuple[ReplayWorkload, Recorded]:
+@dataclass(frozen=True, slots=True)
+class SimulatedHistory:
+    """A trace, and the file of the times (``jct``) that its jobs had on ``cluster``."""
+
+    trace: str
+    jct: Path
+    cluster: VirtualCluster
+
+
+def read(past: SimulatedHistory, rates: Rates, most: int) -> tuple[ReplayWorkload, Recorded]:
     """The last ``most`` jobs of a trace by arrival, and what ``hadar simulate jobs --jct-out``
     wrote of them.
 
     Which GPUs a job had does not stand there. Raises UsageError for files that do not belong
     together.
     """
-    work = open_trace(trace, cluster.types, rates)
+    jct, cluster = past.jct, past.cluster
+    work = open_trace(past.trace, cluster.types, rates)
     check(work, cluster)
     finish = _finishes(jct, work.ids)
     rows_ = np.sort(np.argsort(work.arrival_s, kind="stable")[-most:])

@@ -8,8 +8,7 @@ from pathlib import Path
 from slurm_hadar import config as configuration
 from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.profiles.cpu_table import shipped
-from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.simulator.cluster import VirtualCluster
+from slurm_hadar.profiles.rates import Rates, open_rates
 from slurm_hadar.simulator.traces.csv_rows import text_of
 from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.slurm.backend_choice import find_conf
@@ -17,6 +16,7 @@ from slurm_hadar.slurm.cluster import open_cluster
 from slurm_hadar.slurm.commands import Commands
 from slurm_hadar.tuning import conf, replay, sacct_history, simulated, site
 from slurm_hadar.tuning.advice import Study
+from slurm_hadar.tuning.simulated import SimulatedHistory
 from slurm_hadar.tuning.study import recorded
 from slurm_hadar.tuning.usage import usage
 
@@ -44,13 +44,13 @@ def of_history(
     slurm_conf: Path | None,
     nodes: Path | None,
     config: configuration.Config | None,
-    rates: Rates,
     request: TuneRequest,
 ) -> tuple[Study, list[str]]:
     """A study of a site's past, and what has to be said of it. ``file``: sacct's output; None: ask
     sacct. Raises UsageError for files that are not understood, SlurmError where Slurm is asked and
     does not answer."""
     settings = config or configuration.Config()
+    rates = open_rates(settings)
     place = _site(slurm_conf, nodes, settings)
     notes = [*place.notes]
     if not place.gpu_nodes:
@@ -82,20 +82,18 @@ def of_history(
 
 
 def of_simulation(
-    trace: str,
-    jct: Path,
-    cluster: VirtualCluster,
+    past: SimulatedHistory,
     slurm_conf: Path | None,
     config: configuration.Config | None,
-    rates: Rates,
     request: TuneRequest,
 ) -> tuple[Study, list[str]]:
-    """The same of a trace and the simulator's times of its jobs on ``cluster``."""
+    """The same of what the simulator made of a trace."""
+    rates = open_rates(config or configuration.Config())
     place = site.of_conf(conf.read(slurm_conf)) if slurm_conf else site.NOTHING
     study = _study(place, config, rates, request)
-    study.work, study.recorded = simulated.read(trace, jct, cluster, rates, request.jobs)
+    study.work, study.recorded = simulated.read(past, rates, request.jobs)
     study.runs = replay.run_all(study.work, request.policies, request.restart_s, request.limit_s)
-    notes = [*place.notes, f"{jct.name} does not record which GPUs a job had: idle time "
+    notes = [*place.notes, f"{past.jct.name} does not record which GPUs a job had: idle time "
              "and waits by GPU type are unknown"]  # fmt: skip
     if len(study.work.rows) == request.jobs:
         notes.append(f"only the last {request.jobs} jobs of the trace are replayed (--jobs)")

@@ -99,7 +99,7 @@ def usage(history: History, site: SlurmSite, since_s: float = 0.0) -> Usage:
         from_s=first,
         to_s=to,
         types=types,
-        waits=_waits(history, free, width, arrival, start, at_arrival, at_start),
+        waits=_waits(history, times, free, at_arrival, at_start),
         open_jobs=int(open_.sum()),
         open_waited_h=float((start - arrival)[open_].sum() / 3600.0),
     )
@@ -131,14 +131,11 @@ def _gaps(free: IntArray, width: FloatArray) -> float:
 
 
 def _waits(
-    history: History,
-    free: IntArray,
-    width: FloatArray,
-    arrival: FloatArray,
-    start: FloatArray,
-    at_arrival: IntArray,
-    at_start: IntArray,
+    history: History, times: FloatArray, free: IntArray, begins: IntArray, ends: IntArray
 ) -> tuple[Waits, ...]:
+    """``times`` (T,) in s; ``free`` (T - 1, R): GPUs between two of them; each job waits from the
+    time with the index ``begins`` to the one with ``ends``."""
+    width = np.diff(times) / 3600.0
     column, counts = _columns(history.gpus)
     kinds = range(len(history.types))
     typed = [np.flatnonzero(history.asked == kind) for kind in kinds]
@@ -156,8 +153,8 @@ def _waits(
                 (len(kinds), room[:, others].any(axis=1)),
             ]:
                 total = np.concatenate([[0.0], np.cumsum(is_free * width)])
-                other_h[kind][mine, place] = total[at_start[rows]] - total[at_arrival[rows]]
-    waited = (start - arrival) / 3600.0
+                other_h[kind][mine, place] = total[ends[rows]] - total[begins[rows]]
+    waited = (times[ends] - times[begins]) / 3600.0
     return tuple(
         _of_type(history, kind, typed[kind], waited, other_h[kind])
         for kind in kinds

@@ -26,6 +26,7 @@ from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 TRAINING = Path(__file__).with_name("quick_training.py")
@@ -120,7 +121,11 @@ class Dictated:
             "slurm": {"bin_dir": str(self.faulty.folder)},
         }
         self.box = Sandbox.up(
-            folder / "box", layout, mode="act", settings=settings, cred_expire_s=90, **options
+            folder / "box",
+            layout,
+            cred_expire_s=90,
+            options=SandboxOptions(mode="act", settings=settings),
+            **options,
         )
         self.faulty.wrap(self.box.programs.bin_dir)
         self.config = configuration.load(self.box.config_path)

@@ -28,6 +28,7 @@ from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import accounting, processes, programs
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions
 
 BIN = Path(sys.executable).parent
 ADMIN = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
@@ -342,27 +343,29 @@ def up() -> Site:
         box = Sandbox.up(
             folder / "box",
             LAYOUT,
-            mode="act",
-            with_accounting=True,
-            settings={
-                "site": {
-                    "rights": "operator",
-                    "controller_user": HADAR,
-                    "state_dir": str(state),
-                    "exchange_dir": str(exchange),
+            options=SandboxOptions(
+                mode="act",
+                with_accounting=True,
+                settings={
+                    "site": {
+                        "rights": "operator",
+                        "controller_user": HADAR,
+                        "state_dir": str(state),
+                        "exchange_dir": str(exchange),
+                    },
+                    "status": {"socket": str(run / "hadar.sock")},
+                    "metrics": {"textfile": str(run / "hadar.prom"), "port": port},
+                    "partitions": {
+                        "groups": {
+                            "gpu": ("v100", "k80"),
+                            **{f"both_{name}": ("v100", f"k_{name}") for name in CLOSED},
+                        }
+                    },
+                    "guards": {"min_between_moves_s": 0.0},
+                    # A controller counts as alive for three intervals: longer than any test takes.
+                    "controller": {"interval_s": 300.0},
                 },
-                "status": {"socket": str(run / "hadar.sock")},
-                "metrics": {"textfile": str(run / "hadar.prom"), "port": port},
-                "partitions": {
-                    "groups": {
-                        "gpu": ("v100", "k80"),
-                        **{f"both_{name}": ("v100", f"k_{name}") for name in CLOSED},
-                    }
-                },
-                "guards": {"min_between_moves_s": 0.0},
-                # A controller counts as alive for three intervals: longer than any test takes.
-                "controller": {"interval_s": 300.0},
-            },
+            ),
         )
     except BaseException:
         shutil.rmtree(folder)

@@ -99,7 +99,7 @@ def sandbox_each(
 
 @pytest.fixture
 def make_sandbox(tmp_path: Path) -> Iterator[Callable[..., Sandbox]]:
-    """Start sandboxes with ``Sandbox.up``'s options; all are taken down after the test."""
+    """Start sandboxes with ``Sandbox.up``'s arguments; all are taken down after the test."""
     need(None)
     made: list[Sandbox] = []
 

@@ -16,6 +16,7 @@ from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.domain.steering import Steering
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import Update, open_cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -82,7 +83,7 @@ class Shell:
 
 @pytest.fixture
 def shell(make_sandbox, tmp_path):
-    return Shell(make_sandbox(mode="act"), tmp_path)
+    return Shell(make_sandbox(options=SandboxOptions(mode="act")), tmp_path)
 
 
 def test_the_operator_can_look_while_the_daemon_runs(shell):
@@ -103,7 +104,11 @@ def test_the_operator_can_look_while_the_daemon_runs(shell):
 
 
 def test_optout_without_admin_comment_gives_the_request_back(make_sandbox, tmp_path):
-    shell = Shell(make_sandbox(mode="act", settings={"site": {"rights": "user"}}), tmp_path, "user")
+    shell = Shell(
+        make_sandbox(options=SandboxOptions(mode="act", settings={"site": {"rights": "user"}})),
+        tmp_path,
+        "user",
+    )
     fill = "#!/bin/sh\nexec sleep 600\n"
     for _ in range(6):
         shell.submit("--gres=gpu:2", script=fill)

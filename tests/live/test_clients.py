@@ -21,6 +21,7 @@ from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -42,7 +43,12 @@ def runs(tmp_path_factory):
     settings = {"partitions": {"opt_in": ("opted",)}}
     # Clients make sockets there, whose paths must be short.
     short = tempfile.TemporaryDirectory(prefix="clients-", ignore_cleanup_errors=True)
-    with short as scratch, Sandbox.up(folder / "box", LAYOUT, mode="act", settings=settings) as box:
+    with (
+        short as scratch,
+        Sandbox.up(
+            folder / "box", LAYOUT, options=SandboxOptions(mode="act", settings=settings)
+        ) as box,
+    ):
         site = config.load(box.config_path)
         write_wrapper_site(site, box.config_path)
         bin_ = folder / "bin"

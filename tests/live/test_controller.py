@@ -24,6 +24,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.runtime.samples import check_lineage, from_plain
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import Update, open_cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -104,7 +105,9 @@ def a_site(make_sandbox, folder, guards=None, **times):
         "guards": {"min_between_moves_s": 0.0, **(guards or {})},
         "moving": {"ack_wait_s": 60.0},
     }
-    box = make_sandbox(mode="act", settings=settings, **{"cred_expire_s": 90, **times})
+    box = make_sandbox(
+        options=SandboxOptions(mode="act", settings=settings), **{"cred_expire_s": 90, **times}
+    )
     return Site(box, folder)
 
 
@@ -232,7 +235,7 @@ def test_a_begin_time_of_an_earlier_release_is_taken_away_and_the_owners_stands(
 
 
 def test_without_a_controller_every_job_runs(make_sandbox, tmp_path):
-    site = Site(make_sandbox(mode="act"), tmp_path)
+    site = Site(make_sandbox(options=SandboxOptions(mode="act")), tmp_path)
     fill = full(site)
     ids = [site.hbatch(SLEEP.format(1), "-p", "gpu") for _ in range(4)]
     # The controller steers some, and never comes back.
@@ -245,7 +248,7 @@ def test_without_a_controller_every_job_runs(make_sandbox, tmp_path):
 
 
 def test_in_observe_mode_nothing_waits_and_nothing_is_touched(make_sandbox, tmp_path):
-    box = make_sandbox(mode="observe")
+    box = make_sandbox(options=SandboxOptions(mode="observe"))
     site = Site(box, tmp_path)
     write_heartbeat(site.config.site.exchange_dir, "observe", 5.0)
     id_ = site.hbatch(SLEEP.format(600), alive=False)
@@ -426,7 +429,7 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
         "guards": {"min_between_moves_s": 0.0},
         "moving": {"ack_wait_s": 2.0, "settle_s": 0.0},
     }
-    site = Site(make_sandbox(mode="act", settings=settings), tmp_path)
+    site = Site(make_sandbox(options=SandboxOptions(mode="act", settings=settings)), tmp_path)
     id_ = begun(site)
     # The training's process hears nothing any more.
     pid = site.controller.observe().progress[id_].pid
@@ -446,7 +449,10 @@ def test_a_job_that_does_not_answer_stays_where_it_is(make_sandbox, tmp_path):
 def test_a_job_that_never_reported_gets_no_signal(make_sandbox, tmp_path):
     """The steps that srun starts do not inherit a handler: the signal would end them."""
     site = Site(
-        make_sandbox(mode="act", settings={"guards": {"min_between_moves_s": 0.0}}), tmp_path
+        make_sandbox(
+            options=SandboxOptions(mode="act", settings={"guards": {"min_between_moves_s": 0.0}})
+        ),
+        tmp_path,
     )
     script = "#!/bin/bash\n#HADAR types=any gpus=1 checkpoint=yes\nexec srun sleep 600\n"
     id_ = site.hbatch(script, *first("k80"))

@@ -22,6 +22,7 @@ from slurm_hadar.runtime.samples import Segment, from_plain
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.templates import render
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -40,7 +41,9 @@ def box(slurm_prefix, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sand
     )
     folder = tmp_path_factory.mktemp("sandbox") / "box"
     times: dict[str, Any] = {"cred_expire_s": 5, "slurmd_timeout_s": 6, "kill_wait_s": 3}
-    box = Sandbox.up(folder, layout, base_rates={}, slurm_prefix=slurm_prefix, **times)
+    box = Sandbox.up(
+        folder, layout, slurm_prefix=slurm_prefix, options=SandboxOptions(base_rates={}), **times
+    )
     yield box
     box.down()
     assert not processes.ours(box.places)

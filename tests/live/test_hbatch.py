@@ -16,6 +16,7 @@ from slurm_hadar.cli.sbatch_arguments import read_directives, read_header
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = pytest.mark.live
 
@@ -90,7 +91,7 @@ def seconds(text):
 @pytest.fixture
 def make_shell(make_sandbox, slurm_prefix, tmp_path):
     def make(mode="act"):
-        box = make_sandbox(mode=mode, slurm_prefix=slurm_prefix)
+        box = make_sandbox(slurm_prefix=slurm_prefix, options=SandboxOptions(mode=mode))
         write_wrapper_site(config.load(box.config_path), box.config_path)
         folder = tmp_path / "home"
         folder.mkdir()

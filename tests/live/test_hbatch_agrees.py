@@ -19,6 +19,7 @@ from slurm_hadar.controller.submit_plan.request import Asked, job_of
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = pytest.mark.live
@@ -45,8 +46,7 @@ UNEQUAL = Layout(
 @pytest.fixture(scope="module")
 def shell(slurm_prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    options = {"slurm_prefix": slurm_prefix, "mode": "act"}
-    with Sandbox.up(folder / "box", UNEQUAL, **options) as box:
+    with Sandbox.up(folder / "box", UNEQUAL, slurm_prefix, SandboxOptions(mode="act")) as box:
         write_wrapper_site(config.load(box.config_path), box.config_path)
         made = Shell(box, folder)
         yield made

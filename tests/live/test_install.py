@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.sandbox.processes import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -50,7 +51,7 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in INSIDE if f"slurm_hadar/{name}" not in names]
 
-    box = make_sandbox(mode="act")
+    box = make_sandbox(options=SandboxOptions(mode="act"))
     env = {**box.env, "PATH": f"{prefix}/bin:{box.env['PATH']}"}
     # What breaks a Python that looks at its user's environment.
     taken = tmp_path / "taken"

@@ -14,6 +14,7 @@ from slurms import need
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 LAYOUT = Layout(
@@ -32,7 +33,9 @@ BIN = Path(sys.executable).parent
 def box(tmp_path):
     need(None)
     settings = {"partitions": {"groups": {"gpu": ("v100", "p100", "k80")}}}
-    found = Sandbox.up(tmp_path / "box", LAYOUT, mode="act", settings=settings)
+    found = Sandbox.up(
+        tmp_path / "box", LAYOUT, options=SandboxOptions(mode="act", settings=settings)
+    )
     try:
         yield found
     finally:

@@ -10,6 +10,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.exchange.plan_file import read_plan
 from slurm_hadar.runtime.samples import check_lineage, from_plain
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = pytest.mark.live
 
@@ -25,14 +26,16 @@ def site(make_sandbox, tmp_path):
     rows = [[MODEL, "v100", 1, 32 * 2**k, PACE * 1.9**k, None] for k in range(4)]
     table.write_text(json.dumps({"version": 1, "source": "test", "rows": rows}))
     box = make_sandbox(
-        mode="act",
         layout=Layout((NodeGroup("v", 1, "v100", 1),)),
-        settings={
-            "controller": {"policy": "ones"},
-            "guards": {"min_between_moves_s": 0.0},
-            "profiles": {"tables": (str(table),)},
-        },
-        base_rates={MODEL: {"v100": {1: PACE}}},
+        options=SandboxOptions(
+            mode="act",
+            settings={
+                "controller": {"policy": "ones"},
+                "guards": {"min_between_moves_s": 0.0},
+                "profiles": {"tables": (str(table),)},
+            },
+            base_rates={MODEL: {"v100": {1: PACE}}},
+        ),
     )
     found = Trainings(box, tmp_path)
     yield found

@@ -22,6 +22,7 @@ from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox import processes
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -56,19 +57,21 @@ def site():
             folder / "box",
             LAYOUT,
             Path(os.environ[SECOND]),
-            mode="act",
-            settings={
-                "site": {
-                    "rights": "user",
-                    "controller_user": ADA,
-                    "state_dir": str(own["state"]),
-                    "exchange_dir": str(own["exchange"]),
+            options=SandboxOptions(
+                mode="act",
+                settings={
+                    "site": {
+                        "rights": "user",
+                        "controller_user": ADA,
+                        "state_dir": str(own["state"]),
+                        "exchange_dir": str(own["exchange"]),
+                    },
+                    "status": {"socket": str(own["state"] / "hadar.sock")},
+                    "slurm": {"backend": "cli"},
+                    "partitions": {"groups": {"gpu": TYPES}},
+                    "guards": {"min_between_moves_s": 0.0},
                 },
-                "status": {"socket": str(own["state"] / "hadar.sock")},
-                "slurm": {"backend": "cli"},
-                "partitions": {"groups": {"gpu": TYPES}},
-                "guards": {"min_between_moves_s": 0.0},
-            },
+            ),
         )
         try:
             box.stop_slurmctld()

@@ -10,6 +10,7 @@ from submit_shell import load_plugins
 from trainings import Trainings
 
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -66,7 +67,9 @@ _FIELDS = (
 def site(tmp_path):
     need(None)
     settings = {"partitions": {"opt_in": ("gpu",)}}
-    box = Sandbox.up(tmp_path / "box", mode="act", cred_expire_s=5, settings=settings)
+    box = Sandbox.up(
+        tmp_path / "box", cred_expire_s=5, options=SandboxOptions(mode="act", settings=settings)
+    )
     try:
         made = Trainings(box, tmp_path)
         yield made

@@ -6,6 +6,8 @@ import re
 import pytest
 import typed
 
+from slurm_hadar.sandbox.options import SandboxOptions, Settings
+
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
@@ -27,12 +29,12 @@ QUIET = ("-o", "/dev/null")
 
 def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
     # Its one tick counts as alive as long as the commands here may take.
-    settings = {
+    settings: Settings = {
         "site": {"name": "leaving"},
         "controller": {"interval_s": 60.0},
         "log": {"file": str(tmp_path / "hadar.log")},
     }
-    box = make_sandbox(mode="act", settings=settings)
+    box = make_sandbox(options=SandboxOptions(mode="act", settings=settings))
     hadar(box, "check", "--write")
     hadar(box, "tick")
     plain = box.run(
@@ -98,7 +100,7 @@ def test_all_jobs_are_slurms_own_afterwards(make_sandbox, tmp_path):
 
 
 def test_a_requeued_job_that_still_leaves_its_nodes_is_an_ordinary_one_too(make_sandbox, tmp_path):
-    box = make_sandbox(mode="act", settings={"site": {"name": "leaving"}})
+    box = make_sandbox(options=SandboxOptions(mode="act", settings={"site": {"name": "leaving"}}))
     stays = tmp_path / "stays"
     stays.touch()
     wrap = f"trap '' TERM; while test -e {stays}; do sleep 0.1; done"

@@ -20,6 +20,7 @@ from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.sandbox.processes import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(3600)]
@@ -203,8 +204,8 @@ def _is_equal(plain, ours, key):
 @pytest.fixture
 def site(slurm_prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    options: dict[str, Any] = {"mode": "act", "settings": SETTINGS, "slurm_prefix": slurm_prefix}
-    with Sandbox.up(folder / "box", with_accounting=slurm_prefix is None, **options) as box:
+    options = SandboxOptions(mode="act", settings=SETTINGS, with_accounting=slurm_prefix is None)
+    with Sandbox.up(folder / "box", slurm_prefix=slurm_prefix, options=options) as box:
         made = Site(box, folder)
         yield made
         made.shell.close()

@@ -20,6 +20,7 @@ from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.sandbox import processes, programs
 from slurm_hadar.sandbox.cluster import Sandbox
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = pytest.mark.live
 
@@ -269,7 +270,7 @@ def test_a_killed_process_leaves_no_sandbox_behind_whose_folder_is_gone(tmp_path
 def test_down_ends_a_sandbox_whose_folder_is_gone_and_no_other(make_sandbox, tmp_path, deep):
     folder = tmp_path / ("x" * 100 if deep else "y") / "box"
     other = make_sandbox(layout=SMALL)
-    box = Sandbox.up(folder, SMALL, outlives=True)
+    box = Sandbox.up(folder, SMALL, options=SandboxOptions(outlives=True))
     argv = [sys.executable, "-m", "slurm_hadar.cli.main", "sandbox", "down", str(folder)]
     try:
         box.wait_state(submit(box, "trap '' TERM; sleep 1234", "--gres=gpu:1"), ["RUNNING"])

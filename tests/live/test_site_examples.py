@@ -11,6 +11,7 @@ import typed
 from slurm_hadar import config
 from slurm_hadar.controller.checks import check
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.sandbox.processes import wait_until
 from slurm_hadar.slurm.hosts import expand
 
@@ -77,7 +78,9 @@ def test_an_example_works_on_its_own_site(path, make_sandbox, tmp_path):
         if isinstance(keys, dict) and name != "gpu_types"
     }
     settings["gpu_types"] = sections["gpu_types"]
-    box = make_sandbox(layout=layout_of(path), mode="act", settings=settings)
+    box = make_sandbox(
+        layout=layout_of(path), options=SandboxOptions(mode="act", settings=settings)
+    )
     site = config.load(box.config_path)
     assert {k: v.model_dump() for k, v in site.gpu_types.items()} == {
         k: v.model_dump() for k, v in config.load(path).gpu_types.items()

@@ -7,6 +7,7 @@ from trainings import ROOT, SMALL_TORCH, Trainings, digits_file
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 LAYOUT = Layout((NodeGroup("v", 1, "v100", 4),))
@@ -31,12 +32,12 @@ def grows(site, samples, declared="", *words):
 @pytest.mark.each_slurm
 def test_a_grown_job_keeps_its_part_before_many_that_wait(make_sandbox, tmp_path, slurm_prefix):
     box = make_sandbox(
-        mode="act",
         layout=LAYOUT,
-        settings={"guards": {"min_between_moves_s": 0.0}},
-        base_rates=SPEEDS,
         cred_expire_s=90,
         slurm_prefix=slurm_prefix,
+        options=SandboxOptions(
+            mode="act", settings={"guards": {"min_between_moves_s": 0.0}}, base_rates=SPEEDS
+        ),
     )
     site = Trainings(box, tmp_path)
     id_ = grows(site, 6000)
@@ -60,11 +61,10 @@ def test_a_grown_job_keeps_its_part_before_many_that_wait(make_sandbox, tmp_path
 @pytest.mark.each_slurm
 def test_a_job_on_several_nodes_keeps_its_turn(make_sandbox, tmp_path, slurm_prefix):
     box = make_sandbox(
-        mode="act",
         layout=Layout((NodeGroup("v", 2, "v100", 2),)),
-        base_rates=SPEEDS,
         cred_expire_s=90,
         slurm_prefix=slurm_prefix,
+        options=SandboxOptions(mode="act", base_rates=SPEEDS),
     )
     site = Trainings(box, tmp_path)
     id_ = grows(site, 9000, "nodes=1-2", "--gpus=1", "-N1-2")

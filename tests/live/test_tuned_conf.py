@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 from slurm_hadar.slurm.commands import clean_environment
 from slurm_hadar.tuning import sources, study
@@ -47,7 +46,7 @@ def test_slurm_takes_the_advice_and_idle_nodes_give_way(
     box.conf.write_text(bare)
     (tmp_path / "past").write_text(past())
     wish = sources.TuneRequest(("srtf",), 50, 60.0, 60.0, 0.0)
-    found, _ = sources.of_history(tmp_path / "past", box.conf, None, None, Rates(), wish)
+    found, _ = sources.of_history(tmp_path / "past", box.conf, None, None, wish)
     topics = {one.topic for one in study.advise(found)}
     assert topics >= {"features", "GPU types", "idle nodes", "KillWait", "cred_expire"}
     lines = found.draft.everything()

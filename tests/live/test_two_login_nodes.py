@@ -16,6 +16,7 @@ from slurm_hadar.controller.tick import Controller
 from slurm_hadar.exchange.heartbeat import NAME
 from slurm_hadar.profiles.rates import open_rates
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.slurm.cluster import open_cluster
 
 pytestmark = [
@@ -85,9 +86,10 @@ class LoginNodes:
 @pytest.fixture
 def nodes(make_sandbox, tmp_path):
     box = make_sandbox(
-        mode="act",
         layout=Layout((NodeGroup("v", 2, "v100", 2), NodeGroup("k", 1, "k80", 2))),
-        settings={"site": {"rights": "user"}, "controller": {"interval_s": 60.0}},
+        options=SandboxOptions(
+            mode="act", settings={"site": {"rights": "user"}, "controller": {"interval_s": 60.0}}
+        ),
     )
     # No GPU is free, so that jobs wait.
     fill = box.run(

@@ -10,6 +10,7 @@ from trainings import ROOT, SMALL_TORCH, Trainings, digits_file, moves_of
 
 from slurm_hadar.domain.job import JobState
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -34,7 +35,9 @@ SAMPLES = 7200
 def site(make_sandbox, tmp_path):
     """With the configuration as it is by default. Slurm starts a requeued job by itself long after
     a slow controller has sent it on."""
-    box = make_sandbox(mode="act", layout=LAYOUT, base_rates=SPEEDS, cred_expire_s=90)
+    box = make_sandbox(
+        layout=LAYOUT, cred_expire_s=90, options=SandboxOptions(mode="act", base_rates=SPEEDS)
+    )
     return Trainings(box, tmp_path)
 
 

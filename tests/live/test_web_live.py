@@ -12,6 +12,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "web"))
 from page_service import HADAR, browser
 
+from slurm_hadar.sandbox.options import SandboxOptions
+
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 HBATCH = HADAR.with_name("hbatch")
@@ -26,12 +28,14 @@ exec sleep 900
 @pytest.fixture
 def box(make_sandbox):
     return make_sandbox(
-        mode="act",
-        settings={
-            "guards": {"min_between_moves_s": 0.0},
-            "moving": {"settle_s": 1.0},
-            "controller": {"interval_s": 1.0},
-        },
+        options=SandboxOptions(
+            mode="act",
+            settings={
+                "guards": {"min_between_moves_s": 0.0},
+                "moving": {"settle_s": 1.0},
+                "controller": {"interval_s": 1.0},
+            },
+        )
     )
 
 

@@ -23,6 +23,7 @@ from slurm_hadar.runtime import check_lineage, checkpoint
 from slurm_hadar.runtime.attempts import attempts_folder
 from slurm_hadar.runtime.samples import from_plain
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions, Settings
 from slurm_hadar.slurm.cluster import open_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,15 +46,17 @@ def start_sandbox(make_sandbox, folder, settings, layout=THREE, **options):
     table = folder / "speeds.json"
     rows = [[MODEL, kind, 1, 8, speed, None] for kind, speed in SPEEDS.items()]
     table.write_text(json.dumps({"version": 1, "source": "test", "rows": rows}))
-    common = {
+    common: Settings = {
         "guards": {"min_between_moves_s": 0.0},
         "profiles": {"tables": (str(table),)},
     }
     box = make_sandbox(
-        mode="act",
         layout=layout,
-        settings={**common, **settings},
-        base_rates={MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}},
+        options=SandboxOptions(
+            mode="act",
+            settings={**common, **settings},
+            base_rates={MODEL: {kind: {1: speed} for kind, speed in SPEEDS.items()}},
+        ),
         **{"cred_expire_s": 90, **options},
     )
     return Trainings(box, folder)

@@ -174,9 +174,9 @@ def move(
     other |= batch_choice.differs(target.job, placement, said, steered.batch)
     if held == dict(placement.gpus) and not other:
         return None
-    if job_updates.owner_forbids(target.job, target.request, placement, observation, config):
+    if job_updates.owner_forbids(target, placement, observation, config):
         return None
-    fields = job_updates.fields(target.job, target.request, placement, observation, config, pin)
+    fields = job_updates.fields(target, placement, observation, config, pin)
     was = job_updates.originals(target.job, fields, steered.was, target.request.partitions)
     if pin or target.request.copies[1] > 1:
         fields = job_updates.in_full(placement, fields, was)

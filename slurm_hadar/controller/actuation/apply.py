@@ -1,6 +1,6 @@
 """Carrying actions out: written down first, sent in one batch, with Slurm's answer beside it.
 
-Whether it holds is seen at a later tick (:mod:`slurm_hadar.controller.actuation.reconciliation`).
+Whether it holds is seen at a later tick (:mod:`.action_outcomes`).
 """
 
 import contextlib
@@ -203,7 +203,7 @@ def _keep_unchanged(
 ) -> None:
     """No other author shall be assumed for what was not changed, and what Slurm may have taken, or
     may not have taken back, must be given back one day: fields as well as the begin time of an
-    earlier release."""
+    earlier version."""
     for job, ours in [*((a.job, a.steering) for a in group), *_of_array(group)]:
         unchanged = before.get(job.id, Steering())
         was = {**ours.was, **unchanged.was}

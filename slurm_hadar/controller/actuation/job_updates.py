@@ -14,6 +14,7 @@ from slurm_hadar.controller.observation.access import allowed_partitions, submit
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.resource_request import (
     ResourceRequest,
     accepts,
@@ -37,8 +38,7 @@ Fields = dict[str, str]
 
 
 def fields(
-    job: Job,
-    request: ResourceRequest,
+    target: SchedulableJob,
     placement: Placement,
     observation: Observation,
     config: Config,
@@ -48,9 +48,10 @@ def fields(
 
     ``pin``: on these very nodes, and not on others of their types. Copies always are.
     """
+    job, request = target.job, target.request
     was = observation.steered(job.id).was
     # What an earlier placement changed and this one does not speak of goes back.
-    desired = dict(was) | _desired_fields(job, request, placement, observation, config)
+    desired = dict(was) | _desired_fields(target, placement, observation, config)
     new = set()
     if request.copies[1] > 1 or pin:
         desired |= _copies(job, request, placement, pin)
@@ -67,19 +68,16 @@ def fields(
 
 
 def owner_forbids(
-    job: Job,
-    request: ResourceRequest,
-    placement: Placement,
-    observation: Observation,
-    config: Config,
+    target: SchedulableJob, placement: Placement, observation: Observation, config: Config
 ) -> bool:
     """Whether the placement needs another constraint, or other partitions in another order, than
     the owner set since."""
+    job = target.job
     fixed = observation.steered(job.id).fixed
     keys = [key for key in ("Features", "Partition") if key in fixed]
     if not keys:
         return False
-    desired = _desired_fields(job, request, placement, observation, config)
+    desired = _desired_fields(target, placement, observation, config)
     return any(desired.get(key, current(job, key)) != current(job, key) for key in keys)
 
 
@@ -218,12 +216,9 @@ def listed_types(
 
 
 def _desired_fields(
-    job: Job,
-    request: ResourceRequest,
-    placement: Placement,
-    observation: Observation,
-    config: Config,
+    target: SchedulableJob, placement: Placement, observation: Observation, config: Config
 ) -> Fields:
+    job, request = target.job, target.request
     kinds = sorted(placement.gpus)
     typed = job.request.typed
     desired: Fields = {}

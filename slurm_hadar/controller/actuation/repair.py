@@ -45,7 +45,7 @@ def release_failed_launches(context: ActionContext, observation: Observation) ->
         if not held_after_failed_launch(job):
             continue
         if context.store.count_ended(job.id, _RELEASE, _RELEASED) < MOST_RELEASES:
-            said += _try(context, observation, job, _RELEASE, release)
+            said += _try(context, job, _RELEASE, release, observation.now)
     return said
 
 
@@ -96,8 +96,7 @@ def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
         if before is not None and before.outcome == RESUMED and before.id > last.id:
             continue
         if last.details.get("restarts") == job.restarts and job.end_s >= last.opened_s - 1:
-            # Soon Slurm forgets it.
-            said += _try(context, observation, job, _RESUME, resume, spare=_SPARE)
+            said += _try(context, job, _RESUME, resume, observation.now)
     return said
 
 
@@ -177,7 +176,7 @@ def undo_impossible_placements(context: ActionContext, observation: Observation)
         last = context.store.last(job.id, UNDO)
         half_done = last is not None and last.outcome != UNDONE
         if half_done or owners(job):
-            said += _try(context, observation, job, UNDO, undo)
+            said += _try(context, job, UNDO, undo, observation.now)
     return said
 
 
@@ -256,23 +255,22 @@ def _held(job: Job) -> bool:
 
 
 def _try(
-    context: ActionContext, observation: Observation, job: Job, kind: str,
-    cure: Callable[[Job], str], spare: int | None = None,
-) -> list[str]:  # fmt: skip
-    """``spare``: requests of a minute that stay for what else this tick sends; None: half of them.
-    Where fewer are left the next tick goes on."""
+    context: ActionContext, job: Job, kind: str, cure: Callable[[Job], str], now: float
+) -> list[str]:
+    """Where too few requests of this minute are left the next tick goes on."""
     traffic = context.cluster.traffic
-    left = traffic.part_left(0.5) if spare is None else traffic.requests_left() > spare
+    # Soon Slurm forgets an ended job; else half of them stay for what else this tick sends.
+    left = traffic.requests_left() > _SPARE if kind == _RESUME else traffic.part_left(0.5)
     if not left:
         return []
     last = context.store.last(job.id, kind)
     refused = last is not None and (last.outcome or "").startswith(_REFUSED)
-    if last is not None and refused and 0 <= observation.now - last.changed_s < _PAUSE_S:
+    if last is not None and refused and 0 <= now - last.changed_s < _PAUSE_S:
         return []
-    entry = context.store.begin(job.id, kind, "sent", observation.now, {"reason": job.reason})
+    entry = context.store.begin(job.id, kind, "sent", now, {"reason": job.reason})
     try:
         outcome = cure(job)
     except SlurmError as error:
         outcome = f"not carried out: {error}" if error.retry else f"{_REFUSED}: {error}"
-    context.store.end(entry, outcome, observation.now)
+    context.store.end(entry, outcome, now)
     return [f"job {job.id}: {outcome}"]

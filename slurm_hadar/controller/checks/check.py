@@ -18,8 +18,8 @@ from slurm_hadar.controller.checks.check_slurm_settings import (
     exchange_findings,
     kill_wait_findings,
     queue_depth_findings,
-    release_findings,
     requeue_delay_findings,
+    version_findings,
 )
 from slurm_hadar.controller.checks.controller_user import ControllerUser, controller_user
 from slurm_hadar.controller.checks.finding import Finding, me
@@ -86,7 +86,7 @@ def findings(config: Config) -> Iterator[Finding]:
         yield from queue_depth_findings(settings)
         yield from _associations(config, cluster, settings)
     yield from kill_wait_findings(config, settings)
-    yield from release_findings(settings, (major, minor))
+    yield from version_findings(settings, (major, minor))
     yield from _racks(config, cluster, partitions)
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:

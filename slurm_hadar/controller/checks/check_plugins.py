@@ -20,9 +20,9 @@ _FILE_OF = {
 }
 _PLAIN = re.compile(r"/[A-Za-z0-9_./:+@-]*")
 _LEASING = re.compile(r"\bresult\.lease\b|^  lease_s = [1-9]", re.M)
-"""In a Lua file of a release that gave waiting jobs a begin time."""
+"""In a Lua file of a version that gave waiting jobs a begin time."""
 _NO_LEASE = re.compile(r"^  lease_s = 0,$", re.M)
-"""In a site.lua of that release that was written in observe mode: no job got one."""
+"""In a site.lua of that version that was written in observe mode: no job got one."""
 
 
 def plugin_findings(config: Config, settings: dict[str, str]) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def plugin_findings(config: Config, settings: dict[str, str]) -> Iterator[Findin
 
 
 def _leasing(folder: Path) -> list[str]:
-    """The Lua files from which jobs may get a begin time: those of a release that set one."""
+    """The Lua files from which jobs may get a begin time: those of a version that set one."""
     if _NO_LEASE.search(_text(folder / "site.lua")):
         return []
     names = ("cli_filter.lua", "help.lua", "job_submit.lua", "site.lua")

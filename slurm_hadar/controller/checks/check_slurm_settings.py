@@ -12,7 +12,7 @@ from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _EXPEDITES = (25, 11)
 _HAS_SEGMENTS, _SHOWS_SEGMENTS = (24, 11), (25, 5)
-"""Releases of Slurm with requeue=expedite, with --segment, and that show a job's segment."""
+"""Versions of Slurm with requeue=expedite, with --segment, and that show a job's segment."""
 
 
 def exchange_findings(
@@ -120,19 +120,19 @@ def queue_depth_findings(settings: dict[str, str]) -> Iterator[Finding]:
             )
 
 
-def release_findings(settings: dict[str, str], release: tuple[int, int]) -> Iterator[Finding]:
-    """What is particular to this release and configuration of Slurm."""
+def version_findings(settings: dict[str, str], version: tuple[int, int]) -> Iterator[Finding]:
+    """What is particular to this version and configuration of Slurm."""
     shared = {"shard", "mps"} & set(settings.get("GresTypes", "").split(","))
     if shared:
         names = " and ".join(f"gres/{name}" for name in sorted(shared))
         yield Finding("ok", f"GPUs of which parts are given out ({names}) count as in use")
-    if release >= _EXPEDITES:
+    if version >= _EXPEDITES:
         yield Finding("ok", "jobs of --requeue=expedite are not moved (Slurm's source, not run)")
     if "topology/block" not in settings.get("TopologyPlugin", ""):
         return
-    if release >= _SHOWS_SEGMENTS:
+    if version >= _SHOWS_SEGMENTS:
         yield Finding("ok", "jobs in segments of a block are not moved (Slurm's source, not run)")
-    elif release >= _HAS_SEGMENTS:
+    elif version >= _HAS_SEGMENTS:
         yield Finding(
             "warning",
             "this Slurm does not show which jobs asked for --segment, so they may be moved as any "

@@ -144,7 +144,7 @@ def _speeds(
     rates = open_rates(config)
     found, batches, known = {}, {}, {}
     for model in ("", *models):
-        rate, is_known = rates.rates(model, None, kinds, (1,))
+        rate, is_known = rates.rates((None, model, None), kinds, (1,))
         if is_known.any():
             known[model] = [kind for kind, is_ in zip(kinds, is_known[:, 0], strict=True) if is_]
         best = float(rate.max()) or 1.0

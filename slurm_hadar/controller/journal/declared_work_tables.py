@@ -39,7 +39,7 @@ class DeclaredWorkTables:
     """Two tables of an open state file. Days are counted from the epoch."""
 
     def __init__(self, connection: sqlite3.Connection, names: tuple[str, str] = DECLARED) -> None:
-        """Make the tables that are missing; earlier releases ignore them. ``names``:
+        """Make the tables that are missing; earlier versions ignore them. ``names``:
         :data:`DECLARED` or :data:`ASSUMED`."""
         self.connection = connection
         self._work, self._least = names

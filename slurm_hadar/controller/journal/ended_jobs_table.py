@@ -38,7 +38,7 @@ class EndedJobsTable:
     """One table of an open state file."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Make the table if it is missing; earlier releases ignore it."""
+        """Make the table if it is missing; earlier versions ignore it."""
         self._connection = connection
         self._connection.execute(_SCHEMA)
 

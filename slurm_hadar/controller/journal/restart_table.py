@@ -21,7 +21,7 @@ class RestartTable:
     """The rows of an open state file. Models are keys of :func:`profiles.table.model_key`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Make the table if it is missing; earlier releases ignore it."""
+        """Make the table if it is missing; earlier versions ignore it."""
         self._connection = connection
         self._connection.execute(_SCHEMA)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.reconciliation import number
+from slurm_hadar.controller.actuation.action_outcomes import number
 from slurm_hadar.controller.decision_records import not_stopped
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
@@ -169,7 +169,7 @@ class Totals:
 
 
 def remembered(state: State) -> Totals:
-    """What the store kept; nothing where that is damaged or another release's."""
+    """What the store kept; nothing where that is damaged or another version's."""
     try:
         return TypeAdapter(Totals).validate_python(state)
     except ValidationError:

@@ -51,7 +51,7 @@ def submitted_lists(declaration: Declaration, config: Config) -> tuple[tuple[str
     hbatch go; the order says something of a list that is recorded only. Empty where none is.
 
     Where hbatch, a plugin or ``hadar set`` recorded the list that it wrote, that one; else what the
-    owner asked for, and what an earlier release wrote for the declared types.
+    owner asked for, and what an earlier version wrote for the declared types.
     """
     if declaration.listed or not declaration.partitions:
         return (declaration.listed,) if declaration.listed else ()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.exchange_rule import ExchangeLevel
 from slurm_hadar.slurm.waiting_age import AgePriority
 from slurm_hadar.slurm.waiting_priorities import CountedPriority
 

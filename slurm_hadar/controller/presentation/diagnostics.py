@@ -5,10 +5,10 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, reconciliation
+from slurm_hadar.controller.actuation import action_outcomes, job_updates
+from slurm_hadar.controller.actuation.action_outcomes import number
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED, SAVED
-from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT
 from slurm_hadar.controller.lock import is_fresh, stop_file_exists
 from slurm_hadar.controller.presentation import (
@@ -300,7 +300,7 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
         return
     last, effect = moves[-1], moves[-1].effect or {}
     late = (
-        reconciliation.after_its_signal(last, job)
+        action_outcomes.after_its_signal(last, job)
         if last.details.get("habit") == "signal"
         else None
     )
@@ -323,7 +323,7 @@ def _moves(known: JobContext, job: Job, declared: Declaration) -> Iterator[Probl
         yield Problem(f"its last move failed: {last.outcome}", (f"hadar pin {job.id}",))
     before, after = number(effect, "rate_before"), number(effect, "rate_after")
     moved = bool(last.details.get("gpus"))
-    moved &= reconciliation.outcome_text(last) != NOT_CARRIED_OUT
+    moved &= action_outcomes.outcome_text(last) != NOT_CARRIED_OUT
     if not moved or before is None or after is None:
         return
     if after < before * (1.0 - _NOISE) and not move_text.given_back(last):

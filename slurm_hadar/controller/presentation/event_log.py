@@ -12,9 +12,9 @@ from itertools import islice
 from math import isfinite
 
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.action_outcomes import number, outcome_text
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.entry_details import steering_of
-from slurm_hadar.controller.actuation.reconciliation import number, outcome_text
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation.log_file import EventLog

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.backfill import idle_nodes
+from slurm_hadar.controller.idle_training import idle_nodes
 from slurm_hadar.controller.journal.entry import Decision, Entry
 from slurm_hadar.controller.lock import is_fresh
 from slurm_hadar.controller.observation.observed import Observation

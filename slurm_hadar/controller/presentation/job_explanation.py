@@ -7,7 +7,7 @@ from typing import Protocol
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, reconciliation
+from slurm_hadar.controller.actuation import action_outcomes, job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.hint_updates import waits_for
 from slurm_hadar.controller.actuation.restored_request import within_types
@@ -321,10 +321,10 @@ def move_row(entry: Entry) -> MoveRow:
         where = ": requeue before its time limit ends"
     elif held_idle.DETAIL in entry.details:
         where = ": stop, as its GPUs were idle"
-    outcome = reconciliation.outcome_text(entry)
+    outcome = action_outcomes.outcome_text(entry)
     # Where it runs instead.
     shown = entry.shown if outcome == NOT_CARRIED_OUT else ""
-    parts = (outcome, shown, reconciliation.effect_text(entry), move_text.given_back(entry))
+    parts = (outcome, shown, action_outcomes.effect_text(entry), move_text.given_back(entry))
     return MoveRow(entry.opened_s, f"{entry.kind}{where}", "; ".join(filter(None, parts)))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import job_updates, reconciliation
+from slurm_hadar.controller.actuation import action_outcomes, job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.running import held_idle
@@ -57,7 +57,7 @@ def _of_slurm(job: Job, observation: Observation) -> Iterator[Event]:
     if job.submit_s:
         yield Event(job.submit_s, "requeued" if job.restarts else "submitted")
     if job.start_s and job.state is not JobState.PENDING:
-        yield Event(job.start_s, "started", reconciliation.where(job, observation))
+        yield Event(job.start_s, "started", action_outcomes.where(job, observation))
     if job.state is JobState.FINISHED and job.end_s:
         yield Event(job.end_s, "ended", job.slurm_state)
     progress = observation.progress.get(job.id)
@@ -89,9 +89,9 @@ def _action(entry: Entry) -> Event:
     if entry.outcome is None:
         parts.append(f"under way ({entry.phase})")
     else:
-        outcome = reconciliation.outcome_text(entry)
+        outcome = action_outcomes.outcome_text(entry)
         parts.append(f"{outcome} after {max(0.0, entry.changed_s - entry.opened_s):.0f} s")
-    more = (entry.shown, reconciliation.effect_text(entry), move_text.given_back(entry))
+    more = (entry.shown, action_outcomes.effect_text(entry), move_text.given_back(entry))
     parts += [part for part in more if part]
     minor = entry.kind in _MINOR and (entry.outcome or "").startswith("done")
     return Event(entry.opened_s, what, "; ".join(parts), minor=minor)

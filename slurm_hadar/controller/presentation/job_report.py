@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation import job_updates, reconciliation
+from slurm_hadar.controller.actuation import action_outcomes, job_updates
 from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED, REFUSED
 from slurm_hadar.controller.journal.entry import NOT_CARRIED_OUT, Entry
 from slurm_hadar.controller.lock import controllers_uid
@@ -145,7 +145,7 @@ def _facts(known: JobContext) -> Iterator[tuple[str, str]]:
     for line in job_explanation.changed(job, observation, known.config):
         yield "Changed", line
     if row.here:
-        yield "Runs on", reconciliation.where(job, observation)
+        yield "Runs on", action_outcomes.where(job, observation)
     if row.done is not None:
         yield "Done", formats.percent(row.done)
     if row.samples_per_s:
@@ -167,7 +167,7 @@ def _now(known: JobContext) -> Iterator[str]:
     reason = f", {job.reason}" if job.reason not in ("", "None") else ""
     if job.state is JobState.RUNNING:
         stood = formats.duration(max(0.0, known.observation.now - job.start_s))
-        yield f"{job.slurm_state} on {reconciliation.where(job, known.observation)} for {stood}"
+        yield f"{job.slurm_state} on {action_outcomes.where(job, known.observation)} for {stood}"
     else:
         yield f"{job.slurm_state}{reason}"
     if _over(job):
@@ -263,7 +263,7 @@ def _of_running(job: Job, known: JobContext, now: float) -> Iterator[str]:
     moves = [entry for entry in known.entries if entry.kind == "move"]
     failed = refused = 0
     for entry in moves:
-        in_vain = reconciliation.outcome_text(entry) == NOT_CARRIED_OUT
+        in_vain = action_outcomes.outcome_text(entry) == NOT_CARRIED_OUT
         failed += (entry.outcome or "").startswith(FAILED) or in_vain
         refused += (entry.outcome or "").startswith(REFUSED)
         if entry.outcome == MOVED:

@@ -2,10 +2,10 @@
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.action_outcomes import number
 from slurm_hadar.controller.actuation.destinations.surplus import what_was_given_back
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, acknowledged
-from slurm_hadar.controller.actuation.reconciliation import number
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.at_risk import UNASKED

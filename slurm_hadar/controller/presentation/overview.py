@@ -8,10 +8,10 @@ from datetime import datetime
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.actuation.action_outcomes import number, outcome_text
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.actuation.reconciliation import number, outcome_text
-from slurm_hadar.controller.backfill import idle_nodes
+from slurm_hadar.controller.idle_training import idle_nodes
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,
     NOWHERE,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import action_outcomes
 from slurm_hadar.controller.actuation.move_steps import NOT_SAVED, reported_saved
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.presentation import move_text
@@ -32,7 +32,7 @@ def after_signal(known: JobContext, job: Job | None) -> Iterator[Problem]:
     if not moves or not (moves[-1].outcome or GAVE_UP[0]).startswith(GAVE_UP):
         return
     last = moves[-1]
-    said = last.shown or (reconciliation.after_its_signal(last, job) if job is not None else "")
+    said = last.shown or (action_outcomes.after_its_signal(last, job) if job is not None else "")
     allowed_s = move_text.allowed_s(last, known.config)
     declared = (job.declaration if job is not None else None) or Declaration()
     # Of a job that Slurm has forgotten, or that declares otherwise now, the name is not known.
@@ -42,7 +42,7 @@ def after_signal(known: JobContext, job: Job | None) -> Iterator[Problem]:
     # A move under way, and one that its job's end closed, may have been in time.
     late = (last.outcome or "").startswith(NOT_SAVED)
     late |= job is not None and job.submit_s - last.opened_s > allowed_s
-    if late and said and said.startswith(reconciliation.LATE):
+    if late and said and said.startswith(action_outcomes.LATE):
         yield Problem(
             f"it {said}{named}, which allows {allowed_s:.0f} s: its work is done again if it "
             "had finished",

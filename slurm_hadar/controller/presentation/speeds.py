@@ -59,7 +59,7 @@ def rate_rows(
         for c, count in enumerate(view.counts):
             if count not in target.request.counts:
                 continue
-            origin = rates.origin(model, (kind, count), batch, job.uid, job.id)
+            origin = rates.origin((job.uid, model, batch), (kind, count), job.id)
             source = origin.text
             placed = here == {kind: count}
             if placed and (why := _why_excluded(target, kind, config)):

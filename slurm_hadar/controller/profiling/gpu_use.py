@@ -104,9 +104,8 @@ class GpuUseLearner:
                 progress = observation.progress.get(id_)
                 ours = progress is not None and progress.restarts == job.restarts
                 batch = (progress.batch if progress and ours else None) or batch_of(job)
-                self.uses.record(
-                    profile_key(job), kinds.pop(), batch, use, min(new, use.seconds), job.uid
-                )
+                rated = (job.uid, profile_key(job), batch)
+                self.uses.record(rated, kinds.pop(), use, min(new, use.seconds))
         self._taken.keep(taken)
         self.sampled.record(sampled)
 
@@ -133,26 +132,12 @@ def rows(
     found = []
     now = present(observation, job.id)
     if now is not None:
-        words = _words(
-            now.utilization,
-            now.most_memory_mb,
-            now.power_w,
-            now.joules_per_sample,
-            now.held_idle,
-            now.unused,
-        )
+        words = _words(now, now.unused)
         some = "" if now.gpus == job.gpu_count else f"{now.gpus} of {job.gpu_count} GPUs: "
         found.append((f"last {formats.duration(now.seconds)}", some + words))
     for one in known:
         size = f", batch {one.batch}" if one.batch else ""
-        words = _words(
-            one.utilization,
-            one.most_memory_mb,
-            one.power_w,
-            one.joules_per_sample,
-            one.held_idle,
-            0.0,
-        )
+        words = _words(one)
         found.append((f"{formats.gpus({one.gpu_type: one.gpus})}{size}", words))
     return found
 
@@ -181,20 +166,15 @@ def _gb(memory_mb: float) -> str:
     return f"{memory_mb / _MB_PER_GB:.3g} GB"
 
 
-def _words(
-    utilization: float | None,
-    memory_mb: float | None,
-    power_w: float | None,
-    joules: float | None,
-    held_idle: float,
-    unused: float,
-) -> str:
+def _words(use: TrainingUse | MeasuredGpuUse, unused: float = 0.0) -> str:
+    busy, most_mb = use.utilization, use.most_memory_mb
+    power_w, joules = use.power_w, use.joules_per_sample
     parts = [
-        f"{utilization:.0%} busy" if utilization is not None else "",
-        f"up to {_gb(memory_mb)} of a GPU" if memory_mb is not None else "",
+        f"{busy:.0%} busy" if busy is not None else "",
+        f"up to {_gb(most_mb)} of a GPU" if most_mb is not None else "",
         f"{power_w:,.0f} W" if power_w is not None else "",
         f"{joules:.3g} J per sample" if joules is not None else "",
-        f"held and idle {held_idle:.0%} of the time" if held_idle >= 0.005 else "",
+        f"held and idle {use.held_idle:.0%} of the time" if use.held_idle >= 0.005 else "",
         f"not used {unused:.0%} of the time" if unused >= 0.005 else "",
     ]
     return ", ".join(part for part in parts if part) or "no data"

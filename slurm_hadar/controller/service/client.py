@@ -82,7 +82,7 @@ async def wait_for_text(
 
 
 def result_of(heard: bytes) -> Any | None:
-    """What an answer says; None where it is of another release, or no answer. Raises UsageError and
+    """What an answer says; None where it is of another version, or no answer. Raises UsageError and
     HadarError as :func:`ask` does."""
     try:
         answer = json.loads(heard)

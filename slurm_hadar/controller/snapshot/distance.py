@@ -73,8 +73,8 @@ def _of_table(rates: Rates, model: str, group: Group) -> float:
     uid, kind, gpus, batch = group
     if gpus < 2:
         return 0.0
-    near, _ = rates.rates(model, batch or None, (kind,), (gpus,), uid)
-    far, known = rates.rates(model, batch or None, (kind,), (gpus,), uid, spread=True)
+    near, _ = rates.rates((uid, model, batch or None), (kind,), (gpus,))
+    far, known = rates.rates((uid, model, batch or None), (kind,), (gpus,), spread=True)
     return float(far[0, 0] / near[0, 0]) if known[0, 0] and near[0, 0] > 0 else 0.0
 
 

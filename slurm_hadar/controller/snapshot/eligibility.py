@@ -22,7 +22,7 @@ from slurm_hadar.domain.placement import by_type
 from slurm_hadar.domain.steering import Steering
 
 _LONGEST_LEASE_S = 3600.0 + 60.0
-"""The longest that earlier releases knew, and a minute, as clocks differ: a begin time further
+"""The longest that earlier versions knew, and a minute, as clocks differ: a begin time further
 ahead is its owner's."""
 _OWN_HOLD = frozenset(
     ("JobHeldUser", "JobHeldAdmin", "Priority", "Resources", "Dependency", "BeginTime", "None", "")
@@ -163,8 +163,8 @@ def schedulable_jobs(
 
 
 def obsolete_begin_time(job: Job, steered: Steering, now: float) -> bool:
-    """Whether a waiting job has a begin time ahead that an earlier release of ours gave it, rather
-    than its owner. Files of those releases, in use still, give them to new jobs too."""
+    """Whether a waiting job has a begin time ahead that an earlier version of ours gave it, rather
+    than its owner. Files of those versions, in use still, give them to new jobs too."""
     declared = bool(job.declaration and job.declaration.lease) and not steered.time
     given = max(job.submit_s, steered.time)
     return (

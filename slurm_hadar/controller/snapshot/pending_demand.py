@@ -166,7 +166,7 @@ def possible_starts(observation: Observation, managed_ids: Iterable[str]) -> lis
         for job in observation.jobs.values()
         if job.may_start_at(observation.now)
         and job.id not in skip
-        # A reason that a later release made up says nothing: it may start soon.
+        # A reason that a later version made up says nothing: it may start soon.
         and (not job.reason.replace(" ", "_").startswith(_BLOCKED) or _is_open(job, observation))
         and not job.reservation
     ]

@@ -254,7 +254,7 @@ def _row(kind: str, count: int, start: Start, question: _Question, chosen: bool)
     model, batch = profile_key(job), batch_of(job)
     rate = None
     if rates.anchored(model):
-        rate = float(rates.rates(model, batch, (kind,), (count,), job.uid)[0][0, 0]) or None
+        rate = float(rates.rates((job.uid, model, batch), (kind,), (count,))[0][0, 0]) or None
     total = job.declaration.total_samples if job.declaration else 0
     takes = total / rate if rate and total else None
     limit_s = chaining.longest(job, question.config, chaining.NONE).time_limit_s
@@ -264,7 +264,7 @@ def _row(kind: str, count: int, start: Start, question: _Question, chosen: bool)
         gpus=count,
         start=start,
         samples_per_s=rate,
-        source=rates.source(model, kind, count, batch, job.uid),
+        source=rates.source((job.uid, model, batch), (kind, count)),
         takes_s=takes,
         finish_s=None if start.refused or longest == math.inf else start.start_s + longest,
         in_limit=takes is None or takes <= limit_s,

@@ -111,9 +111,7 @@ def decide_by(view: View, state: State, allocate: Allocate) -> tuple[Plan, State
     chosen, priority = _choose(view, problem, ledger)
     if options.as_gavel:
         chosen = {job: kind for job, kind in chosen.items() if not ledger.new[job]}
-    nodes, unplaced = select_nodes(view, chosen, problem.gpus)
-    plan = _plan(view, problem, ledger, chosen, nodes, unplaced, priority)
-    running = {job: kind for job, kind in chosen.items() if job not in unplaced}
+    plan, running = _place(view, problem, ledger, chosen, priority)
     return plan, _remember(view, problem, ledger, memory, running)
 
 
@@ -239,15 +237,15 @@ def _fastest_first(rate: FloatArray) -> list[int]:
     return [int(kind) for kind in np.argsort(-speed, kind="stable")]
 
 
-def _plan(
+def _place(
     view: View,
     problem: SharesProblem,
     ledger: _Ledger,
     chosen: Mapping[int, int],
-    nodes: Mapping[int, Mapping[str, Mapping[str, int]]],
-    unplaced: Mapping[int, str],
     priority: FloatArray,
-) -> Plan:
+) -> tuple[Plan, dict[int, int]]:
+    """The plan, and those of the chosen jobs that run, as nodes are found for them."""
+    nodes, unplaced = select_nodes(view, chosen, problem.gpus)
     ids, types, gpus = view.jobs.ids, view.types, problem.gpus.tolist()
     running = [job for job in chosen if job not in unplaced]
     kinds = [chosen[job] for job in running]
@@ -273,7 +271,7 @@ def _plan(
         del waiting[id_]
     for job, reason in unplaced.items():
         waiting[ids[job]] = reason
-    return Plan(placements, waiting)
+    return Plan(placements, waiting), {job: chosen[job] for job in running}
 
 
 def _remember(

@@ -91,12 +91,12 @@ class Market:
         self,
         view: View,
         pools: ResourcePools,
-        utilities: Utilities,
-        settings: HadarOptions,
-        incumbents: Mapping[int, Incumbent],
         type_options: TypeOptions,
+        incumbents: Mapping[int, Incumbent],
+        settings: HadarOptions,
     ) -> None:
-        self.view, self.pools, self.utilities, self.settings = view, pools, utilities, settings
+        self.view, self.pools, self.settings = view, pools, settings
+        self.utilities = type_options.utilities
         self.incumbents, self._type_options = incumbents, type_options
         jobs = view.jobs
         self.needs = demands_of(view)

@@ -40,7 +40,7 @@ from slurm_hadar.policies.hadar.utility import (
     utilities_of,
 )
 from slurm_hadar.policies.record import Policy, Trait
-from slurm_hadar.solvers.take_or_skip import Take, take_or_skip
+from slurm_hadar.solvers.take_or_skip import Search, Take, take_or_skip
 
 _FREE_PASSES = (1.0, 0.5, 0.0)
 """What is left at the prices is given away free, first to the jobs that it suits best: the patience
@@ -88,7 +88,7 @@ class _Planner:
         for job, incumbent in incumbents.items():
             held[job] = sum(n for _, n in incumbent.allocation)
         self._type_options = TypeOptions(utilities, counts, held, growth)
-        self.market = Market(view, pools, utilities, settings, incumbents, self._type_options)
+        self.market = Market(view, pools, self._type_options, incumbents, settings)
         self.order = self._queue()
 
     def run(self) -> list[PassTerms]:
@@ -266,7 +266,9 @@ class _Planner:
             free = sum(n * price for n, price in zip(free_capacity.left, scarce, strict=True))
             return float(best_left[position]) * free
 
-        result = take_or_skip(self.free_capacity, queue, options, apply, estimate, full, width)
+        result = take_or_skip(
+            self.free_capacity, queue, Search(options, apply, estimate, full), width
+        )
         self.free_capacity = result.state
         for job, bid in result.chosen.items():
             self.accepted[job] = bid

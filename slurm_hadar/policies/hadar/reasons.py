@@ -30,17 +30,15 @@ def plan(
     waiting: dict[str, str] = {}
     short: dict[tuple[object, ...], str] = {}
     for place, job in enumerate(order):
-        bid = accepted.get(job)
+        bid, rank = accepted.get(job), _rank(place, len(order))
         if bid is not None:
-            placements[view.jobs.ids[job]] = _placement(market, job, bid, place, len(order))
+            placements[view.jobs.ids[job]] = _placement(market, job, bid, rank)
         else:
-            waiting[view.jobs.ids[job]] = _waits(
-                market, free_capacity, job, place, len(order), short
-            )
+            waiting[view.jobs.ids[job]] = _waits(market, free_capacity, job, rank, short)
     return Plan(placements, waiting, _notes(market, free_capacity, rules))
 
 
-def _placement(market: Market, job: int, bid: Bid, place: int, length: int) -> Placement:
+def _placement(market: Market, job: int, bid: Bid, rank: str) -> Placement:
     view, pools = market.view, market.pools
     placed = placement_of(view, pools, bid.allocation, "")
     what, where = gpus_text(placed), nodes_text(placed)
@@ -58,7 +56,7 @@ def _placement(market: Market, job: int, bid: Bid, place: int, length: int) -> P
     else:
         # The end comes first: it matters most to the job's owner.
         went = moves(view, job, bid.seconds, incumbent.seconds) if incumbent is not None else ""
-        text = f"{what} on {where}: {ends(view, job, bid.seconds)}{went}; {_rank(place, length)}"
+        text = f"{what} on {where}: {ends(view, job, bid.seconds)}{went}; {rank}"
         if market.utilities.critical[job]:
             text += ", ahead because it decides when all the work ends"
         text += (
@@ -85,8 +83,7 @@ def _waits(
     market: Market,
     free_capacity: FreeCapacity,
     job: int,
-    place: int,
-    length: int,
+    rank: str,
     short: dict[tuple[object, ...], str],
 ) -> str:
     options = market.type_options(job)
@@ -105,7 +102,7 @@ def _waits(
         short[key] = free_capacity.shortage(pools, least, market.needs[job], most)
     stopped = "stopped for jobs that gain more; " if job in market.incumbents else ""
     return (
-        f"{stopped}short of {short[key]}; {_rank(place, length)};"
+        f"{stopped}short of {short[key]}; {rank};"
         f" best for it: {_option_text(market, options[0])},"
         f" {ends(market.view, job, options[0].seconds)}"
     )

@@ -54,12 +54,12 @@ def utilities_of(view: View, pools: ResourcePools, settings: HadarOptions) -> Ut
     """
     jobs = view.jobs
     counts = np.asarray(view.counts, dtype=np.float64)
-    seconds, whole = _times(view, pools)
+    times = _run_times(view, pools)
+    seconds, best_s = times.left, times.best_s
     capacity = view.nodes.gpus.sum(axis=0)
     gpu_seconds = seconds * counts
     frugal = gpu_seconds.min(axis=2, initial=_INF)
     found = scarcity(frugal, capacity)
-    best_s = seconds.min(axis=(1, 2), initial=_INF)
     possible = np.isfinite(best_s)
     gang_horizons = _gang_horizons(view, frugal, np.where(np.isfinite(seconds), counts, _MANY))
     horizon = max(
@@ -71,7 +71,7 @@ def utilities_of(view: View, pools: ResourcePools, settings: HadarOptions) -> Ut
     price = np.maximum(found.price, 1e-12 / max(1.0, float(capacity.sum())))
     priced = np.where(np.isfinite(gpu_seconds), gpu_seconds * price[None, :, None], _INF)
     cheapest = priced.min(axis=(1, 2), initial=_INF)
-    utility = _utility(view, settings, seconds, whole, best_s, cheapest, horizon)
+    utility = _utility(view, settings, times, cheapest, horizon)
     with np.errstate(invalid="ignore", divide="ignore"):
         fit = np.where(np.isfinite(priced), cheapest[:, None, None] / priced, 0.0)
         rank = np.where(np.isfinite(priced), utility * fit / priced, 0.0)
@@ -96,9 +96,17 @@ def utilities_of(view: View, pools: ResourcePools, settings: HadarOptions) -> Ut
     return Utilities(seconds, utility, rank, best_s, critical, found, horizon)
 
 
-def _times(view: View, pools: ResourcePools) -> tuple[FloatArray, FloatArray]:
-    """(J, R, C) seconds for the remaining work and for the whole work; inf where a job cannot
-    run."""
+@dataclass(frozen=True)
+class _RunTimes:
+    """(J, R, C) seconds for the work that is ``left`` and for the ``whole`` work; inf where a job
+    cannot run. ``best_s`` (J,): the shortest for what is left."""
+
+    left: FloatArray
+    whole: FloatArray
+    best_s: FloatArray
+
+
+def _run_times(view: View, pools: ResourcePools) -> _RunTimes:
     jobs, counts = view.jobs, np.asarray(view.counts, dtype=np.float64)
     open_, total = _open_gpus(view, pools)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -107,7 +115,7 @@ def _times(view: View, pools: ResourcePools) -> tuple[FloatArray, FloatArray]:
     fits = open_[:, :, None] & (counts[None, None, :] <= _reachable_gpus(view, total))
     seconds = np.where(fits, np.maximum(seconds, 1.0), _INF)
     whole = np.where(fits, np.maximum(whole, 1.0), _INF)
-    return seconds, whole
+    return _RunTimes(seconds, whole, seconds.min(axis=(1, 2), initial=_INF))
 
 
 def _gang_horizons(
@@ -161,18 +169,12 @@ def _reachable_gpus(view: View, total: IntArray) -> IntArray:
 
 
 def _utility(
-    view: View,
-    settings: HadarOptions,
-    seconds: FloatArray,
-    whole: FloatArray,
-    best_s: FloatArray,
-    cheapest: FloatArray,
-    horizon: float,
+    view: View, settings: HadarOptions, times: _RunTimes, cheapest: FloatArray, horizon: float
 ) -> FloatArray:
-    jobs = view.jobs
+    jobs, seconds, best_s = view.jobs, times.left, times.best_s
     waited = np.maximum(view.now - jobs.arrival_s, 0.0)[:, None, None]
     best = best_s[:, None, None]
-    whole_best = whole.min(axis=(1, 2), initial=_INF)
+    whole_best = times.whole.min(axis=(1, 2), initial=_INF)
     with np.errstate(invalid="ignore", divide="ignore"):
         if settings.utility == "throughput":
             utility = best / seconds
@@ -256,6 +258,7 @@ class TypeOptions:
     def __init__(
         self, utilities: Utilities, counts: IntArray, held: IntArray, growth: float
     ) -> None:
+        self.utilities = utilities
         seconds = utilities.seconds
         jobs = len(seconds)
         if seconds.size:

@@ -46,7 +46,7 @@ class SpareCapacity:
     """The capacity of each node that no job uses in this round."""
 
     def __init__(self, view: View) -> None:
-        self._view = view
+        self.view = view
         self.gpus = view.nodes.gpus.copy()
         self._some: BoolArray = self.gpus.max(axis=1, initial=0) > 0
         self.cpus: FloatArray = view.nodes.cpus.astype(np.float64)
@@ -55,7 +55,7 @@ class SpareCapacity:
     def take(self, job: int, seat: Seat, times: int = 1) -> None:
         """Take a seat for a job; ``times`` -1: give it back."""
         node, kind, count = seat
-        jobs = self._view.jobs
+        jobs = self.view.jobs
         self.gpus[node, kind] -= times * count
         self._some[node] = bool((self.gpus[node] > 0).any())
         self.cpus[node] -= times * count * jobs.cpus_per_gpu[job]
@@ -71,7 +71,7 @@ class SpareCapacity:
     def holds(self, job: int, seat: Seat) -> bool:
         """Whether a copy of the job fits on the seat."""
         node, kind, count = seat
-        jobs = self._view.jobs
+        jobs = self.view.jobs
         return bool(
             self.gpus[node, kind] >= count
             and self.cpus[node] + _SLACK >= count * jobs.cpus_per_gpu[job]
@@ -82,8 +82,8 @@ class SpareCapacity:
         """(rate, seat) of the fastest seats for copies of the job, at most one per node and none on
         ``excluded`` nodes. Equal nodes are ordered by fewest free GPUs, then in another order for
         each job, so that jobs do not all ask for the same node."""
-        jobs, counts = self._view.jobs, self._view.counts
-        there = self._some & jobs.groups[job, self._view.nodes.group]
+        jobs, counts = self.view.jobs, self.view.counts
+        there = self._some & jobs.groups[job, self.view.nodes.group]
         there[list(excluded)] = False
         some = np.flatnonzero(there)
         gpus, cpus, mem = self.gpus[some], self.cpus[some] + _SLACK, self.mem[some] + _SLACK

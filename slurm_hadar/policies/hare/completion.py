@@ -11,10 +11,10 @@ from slurm_hadar.policies.hadare.forks import SpareCapacity
 from slurm_hadar.policies.hadare.main_copies import Seat, Seats, seats_of
 from slurm_hadar.policies.hare.deal import DealtTasks, best, over, pays, placement
 
+_SETTINGS = HadarOptions()
 
-def with_dealt_rounds(
-    view: View, plan: Plan, exchange: float = 0.02, settings: HadarOptions | None = None
-) -> Plan:
+
+def with_dealt_rounds(view: View, plan: Plan, exchange: float = 0.02) -> Plan:
     """The plan with rounds dealt over further nodes. Pure; no job loses its placement.
 
     Only jobs with tasks that may be forked (``JobArrays.tasks``, ``copies``) change. In order of
@@ -22,7 +22,6 @@ def with_dealt_rounds(
     rounds end sooner. A running job that would stay restarts only if that pays, and one that may
     not be moved is unchanged. ``exchange``: see :func:`~slurm_hadar.policies.hare.deal.over`.
     """
-    settings = settings or HadarOptions()
     jobs, spare = view.jobs, SpareCapacity(view)
     able = (jobs.tasks > 1) & (jobs.copies > 1)
     if not able.any():
@@ -57,7 +56,7 @@ def with_dealt_rounds(
         else:
             # These GPUs were those of a gang: a seat without a task would idle.
             dealt = None
-        choice = _choice(view, spare, job, seats, exchange, settings, stays) or dealt
+        choice = _choice(spare, job, seats, stays, exchange) or dealt
         if choice is not None:
             placements[id_] = _placed(view, job, choice, plan.placements.get(id_))
             waiting.pop(id_, None)
@@ -74,20 +73,15 @@ def _still_there(spare: SpareCapacity, job: int, seats: Seats, had: set[Seat]) -
 
 
 def _choice(
-    view: View,
-    spare: SpareCapacity,
-    job: int,
-    seats: Seats,
-    exchange: float,
-    settings: HadarOptions,
-    stays: bool,
+    spare: SpareCapacity, job: int, seats: Seats, stays: bool, exchange: float
 ) -> DealtTasks | None:
+    view = spare.view
     for seat in seats:
         spare.take(job, seat, -1)
-    choice = best(view, spare, job, exchange, settings.communication)
+    choice = best(view, spare, job, exchange, _SETTINGS.communication)
     present = over(view, job, seats, exchange) if seats else None
     if choice is not None and present is not None:
-        better = pays(view, job, present, choice, settings) if stays else (
+        better = pays(view, job, present, choice, _SETTINGS) if stays else (
             choice.rate > present.rate * (1.0 + 1e-9)
         )  # fmt: skip
         choice = choice if better else None

@@ -65,7 +65,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     for job in turn:
         if job in dealt and (bound[job] or not first[job]):
             continue
-        _place(view, spare, job, dealt, held, rules)
+        _place(view, spare, job, dealt, rules)
     return _plan(view, order.tolist(), queue, dealt, held), {
         "forked": {
             jobs.ids[job]: len(dealing.seats)
@@ -145,7 +145,6 @@ def _place(
     spare: SpareCapacity,
     job: int,
     dealt: dict[int, DealtTasks],
-    held: Mapping[int, Seats],
     rules: HareOptions,
 ) -> None:
     """Give the job its best placement; a running job moves only if that pays."""

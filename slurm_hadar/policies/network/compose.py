@@ -4,6 +4,7 @@ Pure functions over views and plans. A view without racks or without network tra
 unchanged, and so is a plan that cannot be placed nearer.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.network.defragmentation import Defragmenter, Moved
 from slurm_hadar.policies.network.outlook import Outlook
-from slurm_hadar.policies.network.rack_capacity import ANYWHERE, RackCapacity
+from slurm_hadar.policies.network.rack_capacity import ANYWHERE, GangRequest, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
 
 
@@ -83,9 +84,45 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
         return plan
     rack_capacity, outlook = RackCapacity(view), Outlook(view, NetworkOptions(), {})
     row = {id_: at for at, id_ in enumerate(jobs.ids)}
+    parts = _free_and_staying(view, plan, rack_capacity, row)
+    if parts is None:
+        return plan
+    free, stay = parts
+    free.sort(key=lambda one: (outlook.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
+    placements = dict(plan.placements)
+    maker = Defragmenter(view, rack_capacity, stay)
+    for id_, placement in free:
+        job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
+        request = rack_capacity.request(job, view.types.index(kind_name), count)
+        best = rack_capacity.best_tier(request)
+        tiers = range(best, ANYWHERE + 1)
+        tier = next((tier for tier in tiers if rack_capacity.find(request, tier) is not None), None)
+        if tier is None:
+            return plan
+        near = rack_capacity.find(request, tier)
+        for nearer in range(best, tier):
+            saved = _saved_s(view, job, request, (tier, nearer), running=False)
+            made = maker.make(request, nearer, saved / worth)
+            if made is not None:
+                near = made[0]
+                _give_way(view, rack_capacity, placements, made[1], id_)
+                break
+        else:
+            assert near is not None
+            rack_capacity.free_capacity.take(near, rack_capacity.needs[job])
+        placements[id_] = _placement_on(view, rack_capacity, placement, kind_name, near)
+    return replace(plan, placements=placements)
+
+
+def _free_and_staying(
+    view: View, plan: Plan, rack_capacity: RackCapacity, row: Mapping[str, int]
+) -> tuple[list[tuple[str, Placement]], dict[int, Allocation]] | None:
+    """The placements whose nodes may be chosen anew, and the jobs that stay where they are and
+    could move for another one. What these and all others have is taken from the capacity. None
+    where one of them does not name its nodes."""
     node = {name: at for at, name in enumerate(view.nodes.names)}
     held: dict[int, dict[tuple[int, int], int]] = {}
-    for job, at, kind, count in jobs.held.tolist():
+    for job, at, kind, count in view.jobs.held.tolist():
         held.setdefault(job, {})[at, kind] = count
     free: list[tuple[str, Placement]] = []
     stay: dict[int, Allocation] = {}
@@ -107,31 +144,8 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
             if stays and placement.copies == 1 and len(placement.gpus) == 1:
                 stay[row[id_]] = allocation
         else:
-            return plan
-    free.sort(key=lambda one: (outlook.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
-    placements = dict(plan.placements)
-    maker = Defragmenter(view, rack_capacity, stay)
-    for id_, placement in free:
-        job, (kind_name, count) = row[id_], next(iter(placement.gpus.items()))
-        request = rack_capacity.request(job, view.types.index(kind_name), count)
-        best = rack_capacity.best_tier(request)
-        tiers = range(best, ANYWHERE + 1)
-        tier = next((tier for tier in tiers if rack_capacity.find(request, tier) is not None), None)
-        if tier is None:
-            return plan
-        near = rack_capacity.find(request, tier)
-        for nearer in range(best, tier):
-            saved = _saved_s(view, job, request.kind, count, (tier, nearer), running=False)
-            made = maker.make(request, nearer, saved / worth)
-            if made is not None:
-                near = made[0]
-                _give_way(view, rack_capacity, placements, made[1], id_)
-                break
-        else:
-            assert near is not None
-            rack_capacity.free_capacity.take(near, rack_capacity.needs[job])
-        placements[id_] = _placement_on(view, rack_capacity, placement, kind_name, near)
-    return replace(plan, placements=placements)
+            return None
+    return free, stay
 
 
 def moved_nearer(view: View, plan: Plan, worth: float = 2.0) -> Plan:
@@ -202,7 +216,7 @@ def _closer(
     request = rack_capacity.request(job, kind, count)
     rack_capacity.free_capacity.give(allocation, need)
     for nearer in range(tier):
-        saved = _saved_s(view, job, kind, count, (tier, nearer), running=True)
+        saved = _saved_s(view, job, request, (tier, nearer), running=True)
         least = worth * float(view.jobs.restart_s[job])
         if saved <= least:
             continue
@@ -218,14 +232,14 @@ def _closer(
 
 
 def _saved_s(
-    view: View, job: int, kind: int, count: int, tiers: tuple[int, int], running: bool
+    view: View, job: int, request: GangRequest, tiers: tuple[int, int], running: bool
 ) -> float:
     """Seconds by which a job ends sooner at the second tier than at the first, where it runs
     already or would start; restarts are not counted."""
     jobs, network = view.jobs, view.jobs.network
     if network is None:
         return 0.0
-    rate = float(jobs.rate[job, kind, view.counts.index(count)])
+    rate = float(jobs.rate[job, request.kind, view.counts.index(request.count)])
     here = float(network.factor[job, tiers[0]])
     now = rate * (min(float(network.slowed[job]), here) if running else here)
     then = rate * float(network.factor[job, tiers[1]])

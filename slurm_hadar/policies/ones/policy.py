@@ -25,7 +25,7 @@ from slurm_hadar.policies.ones.settings import OnesOptions
 from slurm_hadar.policies.record import Policy, Trait
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.places import place
-from slurm_hadar.solvers.evolution import Best, Effort, evolve
+from slurm_hadar.solvers.evolution import Best, Effort, SearchProblem, evolve
 from slurm_hadar.solvers.evolution_space import Keys
 
 _LEAST, _MOST = 16, 64
@@ -104,7 +104,7 @@ def search(
     rng = np.random.default_rng([view.seed, past.decisions])
     score = Score(problem.space, problem.score_input)
     keys, effort = _keys(view, problem), Effort(population(problem, settings), settings.theta)
-    return evolve(problem.space, score, keys, seeds, effort, rng)
+    return evolve(SearchProblem(problem.space, score, keys), seeds, effort, rng)
 
 
 def population(problem: BatchProblem, settings: OnesOptions) -> int:

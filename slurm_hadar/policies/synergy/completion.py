@@ -26,7 +26,7 @@ from slurm_hadar.policies.synergy.demand_grid import (
     has_cpu_sensitivity,
     shares,
 )
-from slurm_hadar.policies.synergy.job_demands import job_demands_of, options_of
+from slurm_hadar.policies.synergy.job_demands import DemandOptions, job_demands_of, options_of
 from slurm_hadar.policies.synergy.order import Pick
 from slurm_hadar.policies.synergy.reasons import reason
 from slurm_hadar.policies.synergy.rounds import keep_pinned, needed
@@ -84,7 +84,8 @@ def with_cpus_and_memory(
         for job, allocation in places.items()
         if job not in still
     ]
-    demands, grid = job_demands_of(view, pools, picks, held, settings, proportional)
+    rules = DemandOptions(settings.gain_over_cost, proportional)
+    demands, grid = job_demands_of(view, pools, picks, held, rules)
     for demand in demands:
         stays = set(demand.own) == set(places[demand.job])
         demand.own, demand.only_own = places[demand.job], True

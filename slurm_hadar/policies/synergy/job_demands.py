@@ -1,6 +1,7 @@
 """The demand of each job as a record, from the arrays."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -9,8 +10,16 @@ from slurm_hadar.domain.view import FloatArray, View
 from slurm_hadar.policies.allocation import Allocation, Demand, ResourcePools
 from slurm_hadar.policies.synergy.demand_grid import SAME, DemandGrid, demand_grid
 from slurm_hadar.policies.synergy.order import Pick
-from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.tune_placer import JobDemand
+
+
+@dataclass(frozen=True)
+class DemandOptions:
+    """``gain_over_cost``: a change must save so many times the restart that it costs;
+    ``proportional``: the best case of a job is its share of the node."""
+
+    gain_over_cost: float
+    proportional: bool = False
 
 
 def job_demands_of(
@@ -18,22 +27,20 @@ def job_demands_of(
     pools: ResourcePools,
     picks: Sequence[Pick],
     held: Mapping[int, Allocation],
-    settings: SynergyOptions,
-    proportional: bool = False,
+    rules: DemandOptions,
 ) -> tuple[list[JobDemand], DemandGrid]:
-    """The demands of the picks, in order. ``proportional``: the best case of a job is its share of
-    the node."""
+    """The demands of the picks, in order."""
     jobs = view.jobs
     rows = np.array([pick.job for pick in picks], dtype=np.int64)
     kinds = np.array([pick.kind for pick in picks], dtype=np.int64)
     gpus = np.array([pick.gpus for pick in picks], dtype=np.int64)
     grid = demand_grid(view, rows, kinds, gpus)
     best, best_factor = (
-        (grid.share, grid.share_factor) if proportional else (grid.best, grid.best_factor)
+        (grid.share, grid.share_factor) if rules.proportional else (grid.best, grid.best_factor)
     )
     bests, fairs, presents = needs(best), needs(grid.fair), needs(grid.present)
     factors = np.stack([best_factor, grid.floor, grid.present_factor], axis=1).tolist()
-    cost = (settings.gain_over_cost * jobs.restart_s[rows]).tolist()
+    cost = (rules.gain_over_cost * jobs.restart_s[rows]).tolist()
     most = jobs.max_nodes[rows].tolist()
     found = []
     for at, pick in enumerate(picks):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import Demand, placement_of
-from slurm_hadar.policies.synergy.demand_grid import SAME
+from slurm_hadar.policies.synergy.demand_grid import SAME, has_cpu_sensitivity
 from slurm_hadar.policies.synergy.tune_placer import Assignment, TunePlacer
 
 
@@ -55,12 +55,11 @@ def plan(
     view: View,
     placer: TunePlacer,
     order: Iterable[int],
-    known: bool,
     waiting: Mapping[int, str],
-    notes: tuple[str, ...],
     name: str,
 ) -> Plan:
-    """The plan for all jobs, in the order of the queue."""
+    """The plan for all jobs, in the ``order`` of this ``name``."""
+    known = has_cpu_sensitivity(view)
     placements: dict[str, Placement] = {}
     waits: dict[str, str] = {}
     ids = view.jobs.ids
@@ -71,4 +70,4 @@ def plan(
             placements[ids[job]] = placement(view, placer, assignment, known, turn)
         else:
             waits[ids[job]] = waiting[job]
-    return Plan(placements, waits, notes)
+    return Plan(placements, waits)

@@ -1,6 +1,7 @@
 """One round of Synergy: the queue, the demands, the placements, and what is left over."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from slurm_hadar.policies.allocation import (
 )
 from slurm_hadar.policies.synergy.balance import balance
 from slurm_hadar.policies.synergy.demand_grid import DemandGrid, has_cpu_sensitivity, shares
-from slurm_hadar.policies.synergy.job_demands import job_demands_of, options_of
+from slurm_hadar.policies.synergy.job_demands import DemandOptions, job_demands_of, options_of
 from slurm_hadar.policies.synergy.order import OrderedJobs, Pick, queue_of
 from slurm_hadar.policies.synergy.reasons import plan
 from slurm_hadar.policies.synergy.settings import SynergyOptions
@@ -39,7 +40,8 @@ def decide_round(
     pools, known = resource_pools(view), has_cpu_sensitivity(view)
     queue = queue_of(view, settings)
     held = held_allocations(view, pools)
-    demands, grid = job_demands_of(view, pools, queue.picks, held, settings, proportional)
+    rules = DemandOptions(settings.gain_over_cost, proportional)
+    demands, grid = job_demands_of(view, pools, queue.picks, held, rules)
     notes: tuple[str, ...] = () if known else (_UNKNOWN,)
     if prepare is not None and known and demands:
         notes = prepare(view, pools, demands, grid)
@@ -51,12 +53,13 @@ def decide_round(
     failed = [demand.job for demand in demands if not placer.place(demand)]
     options = dict(zip((w.job for w in demands), options_of(grid), strict=True))
     rest = _in_order(queue, [*queue.others, *failed])
-    options |= _fill(view, placer, rest, held, settings, proportional)
+    options |= _fill(view, placer, rest, rules)
     if known and settings.leftover and not proportional:
         unit = shares(view).max(axis=0, initial=1.0)
         balance(placer, options, unit)
     waiting = _waiting(view, placer, queue, held)
-    return plan(view, placer, queue.order.tolist(), known, waiting, notes, settings.order)
+    found = plan(view, placer, queue.order.tolist(), waiting, settings.order)
+    return replace(found, notes=notes)
 
 
 def needed(view: View, known: bool) -> FloatArray:
@@ -89,9 +92,7 @@ def _fill(
     view: View,
     placer: TunePlacer,
     jobs: Sequence[int],
-    held: Mapping[int, Allocation],
-    settings: SynergyOptions,
-    proportional: bool,
+    rules: DemandOptions,
 ) -> dict[int, FloatArray]:
     """Give GPUs that are still free, of any type, to the other jobs in turn."""
     options: dict[int, FloatArray] = {}
@@ -110,7 +111,7 @@ def _fill(
             picks.append(Pick(job, kind, gpus, seconds))
         if not picks:
             continue
-        demands, grid = job_demands_of(view, placer.pools, picks, {}, settings, proportional)
+        demands, grid = job_demands_of(view, placer.pools, picks, {}, rules)
         found = options_of(grid)
         for demand, points in zip(demands, found, strict=True):
             if left <= 0:

@@ -67,40 +67,15 @@ def learn(view: View, state: State) -> ObservedRates:
     measured: dict[str, dict[str, float]] = {}
     rate = jobs.rate
     place = _places(view)
-    places, left, total = place.tolist(), jobs.left.tolist(), jobs.total.tolist()
-    viewed = _there(jobs.rate, place)
     ended, wrong = 0.0, 0.0
     began: dict[int, tuple[float, float]] = {}
     if past:
         ended, wrong = _ended(view, past)
-        old = cast(Mapping[str, dict[str, float]], past["measured"])
-        before = cast(Mapping[str, list[float]], past["jobs"])
-        measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
-        apart = spread_too_far(view)
-        trains_s = (jobs.since_s + jobs.restart_s).tolist()
-        for job in np.flatnonzero((place >= 0) & ~apart).tolist():
-            id_ = jobs.ids[job]
-            _, where, _, _, since, then = (*before.get(id_, ()), *_NEVER)[:6]
-            if where != places[job] or trains_s[job] > since:
-                continue
-            span = view.now - since
-            if span < _SPAN_S:
-                began[job] = since, then
-            expected = viewed[job]
-            own = measured.get(id_, {})
-            speed = (then - left[job]) / span if span > 0 else 0.0
-            near_end = left[job] <= max(1.0, 1e-3 * total[job])
-            if near_end or not expected / _PLAUSIBLE < speed < expected * _PLAUSIBLE:
-                continue
-            name = _name(view, places[job])
-            if not _counts(speed, own.get(name, expected), span):
-                continue
-            measured[id_] = {one: value for one, value in own.items() if one != name}
-            if abs(speed / expected - 1.0) > _EXACT:
-                measured[id_][name] = speed
+        measured, began = _measured(view, past, place)
         rate = _corrected(view, measured)
     running = np.flatnonzero(place >= 0).tolist()
-    speeds = _there(rate, place)
+    speeds, left, total = _there(rate, place), jobs.left.tolist(), jobs.total.tolist()
+    places = place.tolist()
     kept = {
         jobs.ids[job]: [
             left[job], float(places[job]), total[job], speeds[job],
@@ -112,6 +87,43 @@ def learn(view: View, state: State) -> ObservedRates:
         "now": view.now, "jobs": kept, "measured": measured, "ended": ended, "wrong": wrong
     }  # fmt: skip
     return ObservedRates(rate, _guessed(view), min(1.0, wrong / max(ended, _FEW)), memory)
+
+
+def _measured(
+    view: View, past: Mapping[str, Any], place: IntArray
+) -> tuple[dict[str, dict[str, float]], dict[int, tuple[float, float]]]:
+    """Job -> option -> its speed where that is not the view's, and since when the speed of each job
+    at its ``place`` is measured, with the work left then, where that is not for long enough."""
+    jobs = view.jobs
+    places, left, total = place.tolist(), jobs.left.tolist(), jobs.total.tolist()
+    viewed = _there(jobs.rate, place)
+    old = cast(Mapping[str, dict[str, float]], past["measured"])
+    before = cast(Mapping[str, list[float]], past["jobs"])
+    measured = {id_: old[id_] for id_ in jobs.ids if id_ in old} if old else {}
+    began: dict[int, tuple[float, float]] = {}
+    apart = spread_too_far(view)
+    trains_s = (jobs.since_s + jobs.restart_s).tolist()
+    for job in np.flatnonzero((place >= 0) & ~apart).tolist():
+        id_ = jobs.ids[job]
+        _, where, _, _, since, then = (*before.get(id_, ()), *_NEVER)[:6]
+        if where != places[job] or trains_s[job] > since:
+            continue
+        span = view.now - since
+        if span < _SPAN_S:
+            began[job] = since, then
+        expected = viewed[job]
+        own = measured.get(id_, {})
+        speed = (then - left[job]) / span if span > 0 else 0.0
+        near_end = left[job] <= max(1.0, 1e-3 * total[job])
+        if near_end or not expected / _PLAUSIBLE < speed < expected * _PLAUSIBLE:
+            continue
+        name = _name(view, places[job])
+        if not _counts(speed, own.get(name, expected), span):
+            continue
+        measured[id_] = {one: value for one, value in own.items() if one != name}
+        if abs(speed / expected - 1.0) > _EXACT:
+            measured[id_][name] = speed
+    return measured, began
 
 
 def _counts(speed: float, believed: float, span: float) -> bool:

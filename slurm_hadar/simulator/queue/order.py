@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
-from slurm_hadar.scheduling.exchange import (
+from slurm_hadar.scheduling.exchange_rule import (
     NO_EXCHANGE,
     ExchangeLevel,
     QueuePlaces,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.view import FloatArray
-from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.exchange_rule import ExchangeLevel
 from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.costs import Costs

@@ -122,7 +122,7 @@ def _looked_up(
             f"model {model!r} is in no throughput table; correct it, or give "
             + ", ".join(f"rate_{kind}" for kind in types)
         )
-    return rates.rates(model, _batch(row), types, counts)[0]
+    return rates.rates((None, model, _batch(row)), types, counts)[0]
 
 
 def _counts(row: CsvRow, request: int) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ def batches_of(
         sizes[at, : len(mine)], base[at] = mine, mine[0]
         noise[at] = row.number("noise_scale")
         for column, size in enumerate(mine[1:], 1):
-            looked_up, _ = rates.rates(row.text("model"), size, types, counts)
+            looked_up, _ = rates.rates((None, row.text("model"), size), types, counts)
             good[at, :, :, column] = np.where(rate[at] > 0, looked_up, 0.0)
     good[..., 0] = np.where((base > 0)[:, None, None], rate, 0.0)
     present = np.zeros(len(found), dtype=np.int64)

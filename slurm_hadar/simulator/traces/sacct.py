@@ -189,7 +189,7 @@ def _speed(entry: _JobEntry, types: Sequence[str], rates: Rates) -> tuple[list[f
             "is in no throughput table; correct [simulation] or add a table to [profiles]"
         )
     if entry.model and entry.kind != UNTYPED:
-        found = rates.rates(entry.model, None, [*types, entry.kind], (entry.gpus,))[0][:, 0]
+        found = rates.rates((None, entry.model, None), [*types, entry.kind], (entry.gpus,))[0][:, 0]
         if found[-1] > 0.0:
             return found[:-1].tolist(), float(found[-1]) * entry.seconds
     return [1.0] * len(types), entry.seconds

@@ -19,8 +19,8 @@ from hand_made import (
 )
 
 from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
-from slurm_hadar.controller.backfill.backfill import BackfillPlan
 from slurm_hadar.controller.decision_records import decisions
+from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.presentation.tick_text import format_plan
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.controller.snapshot import movability, pending_demand
@@ -529,7 +529,7 @@ def test_where_no_job_is_stopped_for_others_the_decision_on_one_says_that_it_run
     shown = look(observed)
     plan = dictate(shown.view, {"2": {"v100": 1}})
     means = diff(shown, plan, observed, CONFIG, MoveBudget(10))
-    decided = decisions(observed, shown, plan, means, BackfillPlan())
+    decided = decisions(observed, shown, plan, means, IdleTrainingPlan())
     (here_, _) = decided
     assert here_.placement == "2 x k80 on k1"
     assert here_.reason == (

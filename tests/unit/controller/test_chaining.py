@@ -144,7 +144,7 @@ def test_a_job_is_asked_while_it_can_still_save_and_not_in_its_first_quarter(
 
 def test_plans_count_with_all_attempts():
     """An hour's limit for work of three and a half hours on the fastest type."""
-    speed = float(RATES.rates("resnet50", None, ("v100",), (1,), 1000)[0][0, 0])
+    speed = float(RATES.rates((1000, "resnet50", None), ("v100",), (1,))[0][0, 0])
     words = ("model=resnet50", "checkpoint=yes", f"samples={int(3.5 * 3600 * speed)}")
     waits = job("1", time_limit_s=3600.0, declaration=declared(*words))
     asked = replace(waits, declaration=declared(*words, "max_requeues=4"))

@@ -19,8 +19,8 @@ from slurm_hadar.controller.checks.check_slurm_settings import (
     exchange_findings,
     kill_wait_findings,
     queue_depth_findings,
-    release_findings,
     requeue_delay_findings,
+    version_findings,
 )
 from slurm_hadar.controller.checks.controller_user import ControllerUser
 from slurm_hadar.controller.journal.store import make_private
@@ -250,7 +250,7 @@ def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named)
     ],
 )
 def test_what_holds_for_this_slurm_is_reported(settings, release, says):
-    found = list(release_findings(settings, release))
+    found = list(version_findings(settings, release))
     assert len(found) == len(says)
     assert all(words in one.what for words, one in zip(says, found, strict=True))
 

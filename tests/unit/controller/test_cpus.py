@@ -84,9 +84,7 @@ def test_who_allows_nothing_keeps_his_request(one):
 
 def test_what_was_changed_goes_back():
     one = asked()
-    fields = job_updates.fields(
-        one, request_of(one, Steering()), placed(), observation([one], nodes()), CONFIG
-    )
+    fields = job_updates.fields(target(one), placed(), observation([one], nodes()), CONFIG)
     was = job_updates.originals(one, fields, {})
     assert was["NumCPUs"] == "4-4" and was["CPUsPerTask"] == was["MinCPUsNode"] == "4"
     assert was["MinMemoryNode"] == "4096"
@@ -97,8 +95,7 @@ def test_what_was_changed_goes_back():
         "MinMemoryNode": "4096",
     }
     again = job_updates.fields(
-        steered,
-        request_of(one, Steering()),
+        SchedulableJob(steered, request_of(one, Steering())),
         placed(),
         observation([steered], nodes()),
         CONFIG,
@@ -149,6 +146,5 @@ def test_what_no_node_has_keeps_nobody_from_a_place(monkeypatch, declared, polic
     observed, site = observation([one]), config(f'[controller]\npolicy = "{policy}"\n')
     shown = look(observed, site)
     plan, _ = policies.get(policy)(shown.view, {})
-    want = shown.schedulable["1"].request
-    fields = job_updates.fields(one, want, plan.placements["1"], observed, site)
+    fields = job_updates.fields(shown.schedulable["1"], plan.placements["1"], observed, site)
     assert "Features" in fields and not {"NumCPUs", "MinMemoryNode"} & set(fields)

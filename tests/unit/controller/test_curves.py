@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.backfill.curves import ASSUMED, Curves
+from slurm_hadar.controller.idle_training.curves import ASSUMED, Curves
 
 
 def test_before_anything_is_measured_copies_add_up_less_the_averaging():

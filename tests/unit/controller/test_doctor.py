@@ -20,7 +20,7 @@ from hand_made import (
 )
 from missing import needs_root
 
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import action_outcomes
 from slurm_hadar.controller.actuation.move_steps import FAILED
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
@@ -385,7 +385,7 @@ def moved(store):
     here = running("1", {"v1": {"v100": 1}}, restarts=1, start_s=NOW - 490, submit_s=NOW - 495)
     for _ in range(2):
         after = report(restarts=1, rate=10.0, restart_s=8.0)
-        reconciliation.reconcile(store, observation([here], progress={"1": after}), 120.0)
+        action_outcomes.reconcile(store, observation([here], progress={"1": after}), 120.0)
     return here, after
 
 
@@ -660,8 +660,8 @@ def test_a_job_that_requeued_itself_late_is_reported(site, store):
     waits = wrong(site, again, entries=tuple(store.history("1")))
     assert "requeued itself late, 300 s after its signal (USR1)" in waits[0].what
     assert "allows 60 s" in waits[0].what and "with & and wait" in waits[0].cures[0]
-    assert reconciliation.reconcile(store, observation([again]), 120.0) == ["1"]
-    assert reconciliation.reconcile(store, observation([again]), 120.0) == []
+    assert action_outcomes.reconcile(store, observation([again]), 120.0) == ["1"]
+    assert action_outcomes.reconcile(store, observation([again]), 120.0) == []
     here = running("1", HERE, declaration=SAVES, restarts=1, submit_s=NOW - 100)
     assert lines(wrong(site, here, entries=tuple(store.history("1")))) == lines(waits)
     # Another restart since is not of this signal.
@@ -695,7 +695,7 @@ def test_what_a_later_move_did_is_not_taken_for_a_late_requeue(site, store):
     signalled(store, GAVE_UP)
     signalled(store, "moved")
     again = job("1", declaration=SAVES, restarts=1, submit_s=NOW - 100)
-    assert reconciliation.reconcile(store, observation([again]), 120.0) == []
+    assert action_outcomes.reconcile(store, observation([again]), 120.0) == []
     assert not any("late" in one for one in lines(wrong(site, again, entries=entries_of(store))))
 
 

@@ -14,6 +14,7 @@ from hand_made import job as any_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Memory,
     as_state,
@@ -170,11 +171,11 @@ class Slurm:
         )  # fmt: skip
         view = look(observed)
         plan = dictate(view.view, {id_: {"v100": 1} for id_ in self.first if id_ in self.jobs})
-        found = exchange(view, plan, observed, SITE, self.memory, self.refused)
+        refused = {id_: Refusals(1, self.now) for id_ in self.refused}
+        found = exchange(view, plan, HintInput(observed, SITE, refused), self.memory)
         self.notes = notes(found, observed)
         for one in self.jobs.values():
             one.seen_out = one.seen_out if one.over else one.held or one.out
-        refused = {id_: Refusals(1, self.now) for id_ in self.refused}
         back = given_back(observed, refused, found.nices)
         restored = {action.job.id: int(action.fields["Nice"]) for action in back}
         self.memory, sent = remembered(json.loads(json.dumps(as_state(found.memory)))), []

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import policies
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
 from slurm_hadar.controller.actuation.pending.priority_exchange import exchange, in_own_places
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
@@ -107,7 +108,7 @@ class Site:
         view = take_snapshot(shown, self.site, RATES, ControllerHistory())
         view = in_own_places(view, shown, self.memory)
         plan, self.state = self.decide(view.view, self.state)
-        places = exchange(view, plan, shown, self.site, self.memory)
+        places = exchange(view, plan, HintInput(shown, self.site), self.memory)
         self.memory = places.memory
         for id_, job in self.jobs.items():
             own = self.own[id_]

@@ -19,7 +19,7 @@ from slurm_hadar.controller.profiling.gpu_use import (
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import GpuRequest, JobState
 from slurm_hadar.exchange.progress import Progress
-from slurm_hadar.profiles.gpu_sampling import GpuUse, training_use
+from slurm_hadar.profiles.gpu_sampling import GpuUse, TrainingUse, training_use
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.profiles.gpu_use import GpuUses
 from slurm_hadar.profiles.measured import MOST_ROWS_PER_USER
@@ -128,7 +128,7 @@ def test_what_is_newer_counts_more_and_the_most_memory_stays():
     uses = GpuUses()
     for utilization, memory in ((0.2, 4096.0), (0.8, 1024.0)):
         use = training_use(0.0, [gpu(utilization, memory=memory)])
-        assert uses.record("m", "v100", 64, use, 600.0, 7)
+        assert uses.record((7, "m", 64), "v100", use, 600.0)
     (known,) = uses.of("m", 7)
     assert 0.5 < known.utilization < 0.6 and known.most_memory_mb == 8192.0
     assert uses.of("m", 8) == []
@@ -142,11 +142,11 @@ def test_the_profiles_outlive_the_process_and_one_user_cannot_fill_them(tmp_path
     uses = opened()
     with uses._connection:
         for number in range(MOST_ROWS_PER_USER + 1):
-            uses.record(f"m{number}", "v100", None, use, 1.0, 7)
+            uses.record((7, f"m{number}", None), "v100", use, 1.0)
     assert opened().of(f"m{MOST_ROWS_PER_USER}", 7) and opened().of("m1", 7)
     assert not opened().of("m0", 7)
-    assert not uses.record("", "v100", None, use, 1.0, 8)
-    assert not uses.record("m", "v100", None, use, 0.0, 8)
+    assert not uses.record((8, "", None), "v100", use, 1.0)
+    assert not uses.record((8, "m", None), "v100", use, 0.0)
 
 
 FIGURE = st.one_of(st.none(), st.floats(0, 1))
@@ -157,7 +157,7 @@ def test_a_mean_lies_within_what_was_reported(steps):
     uses = GpuUses()
     for value, seconds in steps:
         use = training_use(0.0, [gpu(value, seconds=seconds)])
-        uses.record("m", "v100", 1, use, seconds, 7)
+        uses.record((7, "m", 1), "v100", use, seconds)
     (known,) = uses.of("m", 7)
     values = [value for value, _ in steps if value is not None]
     if not values:
@@ -201,7 +201,8 @@ def test_a_type_with_less_memory_than_it_held_is_a_hint_to_its_owner():
 
 
 def test_no_value_is_said_so():
-    assert gpu_use._words(None, None, None, None, 0.0, 0.0) == "no data"
+    use = TrainingUse(0.0, 1, None, None, None, None, None, 0.0, 0.0, 60.0)
+    assert gpu_use._words(use) == "no data"
 
 
 def test_files_of_an_earlier_attempt_do_not_hide_the_present_one():

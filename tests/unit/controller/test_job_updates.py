@@ -19,6 +19,7 @@ from hand_made import (
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.declaration_values import MOST_COUNTS
@@ -36,7 +37,7 @@ def updated(job_, placement, found=None, site=CONFIG):
     shown = observation([job_], found)
     want = request_of(job_, shown.steered(job_.id))
     assert not isinstance(want, str), want
-    fields = job_updates.fields(job_, want, placement, shown, site)
+    fields = job_updates.fields(SchedulableJob(job_, want), placement, shown, site)
     was = job_updates.originals(job_, fields, shown.steered(job_.id).was)
     ours = Steering(gpus=placement.gpus, nodes=placement.nodes, time=NOW, was=was)
     return fields, carried_out(job_, Action(Kind.MOVE, job_, fields, ours, ""))
@@ -313,7 +314,9 @@ def test_the_nodes_of_copies_are_said_in_full_whatever_slurm_shows():
     )
     placement = two_copies("v1", "v2")
     want = request_of(waits, decode(SENT))
-    fields = job_updates.fields(waits, want, placement, observation([waits]), CONFIG)
+    fields = job_updates.fields(
+        SchedulableJob(waits, want), placement, observation([waits]), CONFIG
+    )
     fields = job_updates.in_full(placement, fields, decode(SENT).was)
     assert fields["ReqNodeList"] == "v[1-2]" and fields["NumNodes"] == "2-2"
     # The owner's one node comes back too, though Slurm shows one already.

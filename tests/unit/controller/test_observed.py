@@ -27,6 +27,7 @@ from slurm_hadar.controller.observation.observed import (
     read,
     remember,
 )
+from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.pending_demand import (
     competes_for_gpus,
     free_now,
@@ -64,7 +65,7 @@ def test_the_constraint_of_a_job_that_its_partition_opts_in_is_its_owners():
     want = request_of(silent, Steering())
     assert want.types == ("v100", "k80") and want.constraint == "ssd"
     on_k80 = Placement({"k80": 1}, {"k1": {"k80": 1}})
-    sent = job_updates.fields(silent, want, on_k80, observation([silent]), OPT_IN)
+    sent = job_updates.fields(SchedulableJob(silent, want), on_k80, observation([silent]), OPT_IN)
     assert "ssd" in sent["Features"] and "k80" in sent["Features"]
     # As it was before an earlier placement, not as that left it.
     ours = Steering(was={"Features": "ssd"})

@@ -74,7 +74,8 @@ def places(
     shown = observation(jobs, FULL, partitions, steering=steering or {}, **more)
     view = look(shown)
     plan = dictate(view.view, {id_: {"v100": 1} for id_ in planned})
-    return exchange(view, plan, shown, site(level), remembered(state or {}), refused)
+    given = HintInput(shown, site(level), {id_: Refusals(1, NOW) for id_ in refused})
+    return exchange(view, plan, given, remembered(state or {}))
 
 
 def nices(*args, **more):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hand_made import CONFIG, NOW, RATES, job, look, observation, running
 
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import action_outcomes
 from slurm_hadar.controller.journal.restart_table import RestartTable
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
@@ -66,7 +66,7 @@ def test_the_jobs_own_last_restart_counts_first():
 def test_what_other_jobs_measured_excludes_no_job_by_its_time_limit(uid, counted):
     kinds = ("k80", "p100", "v100")
     tight = replace(DECLARED, samples=100_000)
-    slowest = 100_000 / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
+    slowest = 100_000 / RATES.rates((None, "resnet18", 64), kinds, (1,))[0].min()
     mine = job(declaration=tight, time_limit_s=slowest + 21.0)
     past = ControllerHistory(restarts=RestartCosts({(uid, "resnet18"): 3000.0}))
     jobs = take_snapshot(observation([mine]), CONFIG, RATES, past).view.jobs
@@ -81,7 +81,7 @@ def test_a_measured_move_counts_for_the_next_jobs_of_its_owner_and_model(store):
     after = observation([here], progress={"1": report(restart_s=8.0)}, now=NOW + 60)
     for _ in range(2):
         # Once, however often it is looked at.
-        reconciliation.reconcile(store, after, 120.0)
+        action_outcomes.reconcile(store, after, 120.0)
     assert store.restarts.means() == {(MINE, "resnet18"): 8.0}
     past = ControllerHistory(restarts=RestartCosts(store.restarts.means()))
     next_one = running("2", {"k1": {"k80": 1}}, declaration=SAYS)
@@ -96,7 +96,7 @@ def test_a_stop_measures_no_restart(store):
     here = running("1", {"k1": {"k80": 1}}, restarts=1, declaration=SAYS, start_s=NOW + 302)
     after = observation([here], progress={"1": report(restart_s=310.0)}, now=NOW + 320)
     for _ in range(2):
-        reconciliation.reconcile(store, after, 120.0)
+        action_outcomes.reconcile(store, after, 120.0)
     assert store.history("1")[0].effect["without_training_s"] == 310.0
     assert store.restarts.means() == {}
 

@@ -31,7 +31,7 @@ def unused(one, past=None, site=SITE):
 
 
 def speed(kind):
-    (rate,) = RATES.rates("ResNet-50", 64, [kind], [1])[0][0]
+    (rate,) = RATES.rates((None, "ResNet-50", 64), [kind], [1])[0][0]
     return rate
 
 

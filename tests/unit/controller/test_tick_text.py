@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import test_backfill as idle
+import test_idle_training as idle
 from hand_made import config, dictate, job, look, observation, ordinary, running
 
 from slurm_hadar.cli import controller_commands

@@ -10,7 +10,7 @@ from hand_made import CONFIG, NOW, RATES, job, look, nodes, observation, running
 from looking import Looking
 
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import action_outcomes
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation.job_explanation import explanation_of, plain
@@ -78,5 +78,5 @@ def test_no_speed_is_expected_of_a_move_of_an_unknown_model():
         action = Action(Kind.MOVE, here, {}, Steering(gpus={"v100": 1}), "why")
         assert (
             "rate_expected"
-            in reconciliation.expected_effect(look(observation([here])), action, None)
+            in action_outcomes.expected_effect(look(observation([here])), action, None)
         ) is expected

@@ -169,7 +169,7 @@ def test_types_counts_and_memory_are_the_owners_word():
 
 def test_a_type_too_slow_for_the_time_limit_is_not_offered():
     kinds = ("k80", "p100", "v100")
-    rate, _ = RATES.rates("resnet18", 64, kinds, (1,))
+    rate, _ = RATES.rates((None, "resnet18", 64), kinds, (1,))
     seconds = {kind: MODEL.samples / rate[r, 0] for r, kind in enumerate(kinds)}
     limit = (seconds["v100"] + seconds["k80"]) / 2
     expected = {(k, 1) for k in kinds if seconds[k] <= limit - 30}
@@ -216,7 +216,7 @@ def unreported(ran_s, before_s=0.0, samples=100_000, said=None, **more):
 
 def test_without_reports_the_rest_falls_by_the_expected_speed():
     """It stayed the whole declared work: a job ended "in 2 min" for as long as it ran."""
-    rate = float(RATES.rates("resnet18", 64, ("k80",), (1,))[0][0, 0])
+    rate = float(RATES.rates((None, "resnet18", 64), ("k80",), (1,))[0][0, 0])
     left, reason = unreported(100.0)
     assert left == pytest.approx(100_000 - 100 * rate) and reason.endswith(ESTIMATED)
     # What it saved before its last start counts at the slowest speed, here the k80's own.
@@ -236,7 +236,7 @@ def test_nobody_elses_reports_make_a_job_one_of_unknown_length():
     for kind in ("k80", "p100", "v100"):
         for uid in (2001, 2002, 2003):
             assert rates.record(RateSample("resnet18", kind, 1, 64, 1e7, 600.0, uid=uid))
-    slowest = RATES.rates("resnet18", 64, ("k80", "p100", "v100"), (1,))[0].min()
+    slowest = RATES.rates((None, "resnet18", 64), ("k80", "p100", "v100"), (1,))[0].min()
     assert left_s(attained=10.0 / slowest, rates=rates) < 1.0
 
 
@@ -247,7 +247,7 @@ def test_what_strangers_report_excludes_no_job_from_a_type(model):
     for kind in kinds:
         for uid in (2001, 2002, 2003):
             assert rates.record(RateSample(model, kind, 1, 64, 1e-6, 600.0, uid=uid))
-    slowest = MODEL.samples / RATES.rates("resnet18", 64, kinds, (1,))[0].min()
+    slowest = MODEL.samples / RATES.rates((None, "resnet18", 64), kinds, (1,))[0].min()
     mine = replace(mine, time_limit_s=slowest * 1.2 + 60.0)
     assert possible(take_snapshot(observation([mine]), CONFIG, rates, ControllerHistory())) == {
         (k, 1) for k in kinds
@@ -267,7 +267,7 @@ def test_an_inferred_speed_has_an_error_and_excludes_no_job_from_a_type_or_count
     asked = [(mine.uid, "of-my-own", 64)]
     inferred = rates.rates_for(asked, ("k80",), (2,))[0].item()
     # As of a job without a declared batch.
-    estimated = rates.rates("of-my-own", None, ("k80",), (2,), mine.uid)[0].item()
+    estimated = rates.rates((mine.uid, "of-my-own", None), ("k80",), (2,))[0].item()
     assert inferred < 0.9 * estimated
     mine = replace(mine, time_limit_s=MODEL.samples / estimated * 1.05 + 60.0)
     shown = take_snapshot(observation([mine]), CONFIG, rates, ControllerHistory())
@@ -298,7 +298,7 @@ def test_declarations_of_an_owner_who_understated_his_work_count_for_more():
 
 def test_no_declaration_makes_a_job_longer_than_none_would():
     kinds, slow = ("k80", "p100", "v100"), replace(MODEL, samples=100_000)
-    least = RATES.rates("resnet18", 64, kinds, (1,))[0].min()
+    least = RATES.rates((None, "resnet18", 64), kinds, (1,))[0].min()
     tight = job(declaration=slow, time_limit_s=100_000 / least + 31.0)
     undeclared = replace(tight, declaration=replace(slow, samples=0))
     unknown = look(observation([undeclared])).view.jobs.total[0]

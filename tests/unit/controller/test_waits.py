@@ -29,7 +29,9 @@ from slurm_hadar.reports.formats import moment
 GROUPS = '[partitions.groups]\ngpu = ["v100", "p100", "k80"]\n'
 SITE = config("[queue]\nmax_wait_s = 1000\n" + GROUPS)
 OFF = config(GROUPS)
-V100, K80 = (float(RATES.rates("resnet18", 64, (kind,), (1,))[0][0, 0]) for kind in ("v100", "k80"))
+V100, K80 = (
+    float(RATES.rates((None, "resnet18", 64), (kind,), (1,))[0][0, 0]) for kind in ("v100", "k80")
+)
 WORK = int(V100 * 100)
 """Samples of 100 s on a V100."""
 DECLARED = Declaration(

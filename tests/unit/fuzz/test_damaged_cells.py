@@ -78,6 +78,6 @@ def test_damage_in_what_gpus_did_is_left_out(column: str, value: object, tmp_pat
     connection.execute(f"UPDATE gpu_use SET {column}=?", (value,))
     assert uses.of("resnet18", 7) == []
     # The next report takes the place of what cannot be read, or lies beside it.
-    assert uses.record("resnet18", "v100", 64, seeds.TRAINING_USE, 60.0, 7)
+    assert uses.record((7, "resnet18", 64), "v100", seeds.TRAINING_USE, 60.0)
     assert uses.of("resnet18", 7) == [good]
     connection.close()

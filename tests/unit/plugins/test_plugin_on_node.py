@@ -185,6 +185,8 @@ class Pretend:
 
 def test_a_sampler_writes_ends_with_its_file_and_says_when_it_is_done(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(on_node, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(on_node, "_WRITE_S", 0.05)
     reader = Pretend()
 
     def take_away():
@@ -194,7 +196,7 @@ def test_a_sampler_writes_ends_with_its_file_and_says_when_it_is_done(tmp_path, 
 
     thread = threading.Thread(target=take_away)
     thread.start()
-    on_node.sample(tmp_path, "7", reader, reader.gpus()[:1], interval_s=0.01, write_s=0.05)
+    on_node.sample(tmp_path, "7", reader, reader.gpus()[:1])
     thread.join()
     assert reader.closed and not own_uses(tmp_path, "7", "n1", UID)
 

@@ -36,7 +36,7 @@ def measured(
 
 def off(rates: Rates, kind: str, gpus: int, truth: float) -> tuple[float, float]:
     """Errors of the logarithm: inferred, and estimated as where nothing is inferred."""
-    now = rates.rates("newt", BATCH, (kind,), (gpus,), OWNER)[0][0, 0]
+    now = rates.rates((OWNER, "newt", BATCH), (kind,), (gpus,))[0][0, 0]
     before = rates.own_rates_for([(OWNER, "newt", BATCH)], (kind,), (gpus,))[0][0, 0, 0]
     return abs(math.log(now / truth)), abs(math.log(before / truth))
 
@@ -50,7 +50,7 @@ def test_untried_counts_and_types_are_nearer_to_the_truth_than_the_estimate() ->
     for gpus in (2, 4, 8):
         inferred, estimated = off(rates, "k80", gpus, amdahl(gpus, 5.0))
         assert inferred < 0.15 and inferred < estimated, gpus
-    rate, known = rates.rates("newt", BATCH, TYPES, COUNTS, OWNER)
+    rate, known = rates.rates((OWNER, "newt", BATCH), TYPES, COUNTS)
     np.testing.assert_allclose(rate[1, :2], [40.0, amdahl(2, 40.0)])
     assert known.sum() == 3
 
@@ -59,9 +59,9 @@ def test_another_batch_is_inferred_too() -> None:
     """A step that a larger batch hardly makes longer gives more samples/s."""
     rates = measured(("v100", 1, 40.0))
     rates.record(RateSample("newt", "v100", 1, 4 * BATCH, 80.0, 600.0, uid=OWNER))
-    between = rates.rates("newt", 2 * BATCH, ("v100",), (1,), OWNER)[0][0, 0]
+    between = rates.rates((OWNER, "newt", 2 * BATCH), ("v100",), (1,))[0][0, 0]
     assert 45.0 < between < 75.0
-    text = rates.source("newt", "v100", 1, 2 * BATCH, OWNER)
+    text = rates.source((OWNER, "newt", 2 * BATCH), ("v100", 1))
     assert "1 x v100 with batch 64 and 1 x v100 with batch 256" in text
 
 
@@ -96,9 +96,9 @@ def test_errors_are_those_of_the_measurement_or_of_the_fit_or_not_known() -> Non
 
 def test_a_new_measurement_changes_what_is_inferred() -> None:
     rates = measured(("v100", 1, 40.0))
-    before = rates.rates("newt", BATCH, TYPES, COUNTS, OWNER)[0]
+    before = rates.rates((OWNER, "newt", BATCH), TYPES, COUNTS)[0]
     rates.record(RateSample("newt", "v100", 2, BATCH, 42.0, 600.0, uid=OWNER))
-    after = rates.rates("newt", BATCH, TYPES, COUNTS, OWNER)[0]
+    after = rates.rates((OWNER, "newt", BATCH), TYPES, COUNTS)[0]
     assert after[1, 2] < 0.8 * before[1, 2] and after[0, 2] < before[0, 2]
 
 
@@ -159,12 +159,12 @@ def test_whatever_is_reported_gives_finite_positive_speeds(
     rates = Rates()
     for kind, gpus, size, rate, seconds in reports:
         rates.record(RateSample("newt", kind, gpus, size, rate, seconds, uid=OWNER))
-    found = rates.rates("newt", batch, TYPES, COUNTS, OWNER)[0]
+    found = rates.rates((OWNER, "newt", batch), TYPES, COUNTS)[0]
     assert (found > 0).all() and np.isfinite(found).all()
     error = rates.errors_for([(OWNER, "newt", batch)], TYPES, COUNTS)
     assert not (error <= 0).any() and not np.isinf(error).any()
     for kind in TYPES:
-        assert rates.source("newt", kind, 4, batch, OWNER)
+        assert rates.source((OWNER, "newt", batch), (kind, 4))
 
 
 def test_a_rate_does_not_depend_on_what_else_is_asked_for() -> None:
@@ -175,7 +175,7 @@ def test_a_rate_does_not_depend_on_what_else_is_asked_for() -> None:
     for r, kind in enumerate(TYPES):
         for c, gpus in enumerate(COUNTS):
             fresh = measured(("v100", 1, 40.0), ("v100", 2, 60.0), ("k80", 1, 9.0))
-            one = fresh.rates("newt", BATCH, (kind,), (gpus,), OWNER)[0][0, 0]
+            one = fresh.rates((OWNER, "newt", BATCH), (kind,), (gpus,))[0][0, 0]
             assert one == pytest.approx(whole[r, c], rel=0.01)
 
 
@@ -203,16 +203,16 @@ def test_thousands_of_models_are_fitted_in_one_call(monkeypatch: pytest.MonkeyPa
 
 def test_the_words_name_what_was_measured() -> None:
     rates = measured(("v100", 1, 40.0), ("v100", 2, 60.0), ("k80", 1, 9.0))
-    found = rates.origin("newt", ("a100", 4), BATCH, OWNER, "7")
+    found = rates.origin((OWNER, "newt", BATCH), ("a100", 4), "7")
     assert (found.kind, found.corrected_by) == ("inferred", "")
     assert found.text.startswith(
         "inferred from 1 x k80, 1 x v100 and 2 x v100 that its owner's runs measured, within about "
     )
-    assert rates.origin("newt", ("v100", 2), BATCH, OWNER, "7").kind == "owner"
+    assert rates.origin((OWNER, "newt", BATCH), ("v100", 2), "7").kind == "owner"
     # Another user is estimated from what this one measured.
-    assert rates.origin("newt", ("a100", 4), BATCH, OTHER).kind == "estimate"
+    assert rates.origin((OTHER, "newt", BATCH), ("a100", 4)).kind == "estimate"
     for kind, rate in (("a100", 4000.0), ("v100", 40.0)):
         rates.record(RateSample("newt", kind, 1, BATCH, rate, 600.0, uid=OTHER))
-    found = rates.origin("newt", ("a100", 4), BATCH, OWNER, "7")
+    found = rates.origin((OWNER, "newt", BATCH), ("a100", 4), "7")
     assert (found.kind, found.corrected_by) == ("inferred", "other_users")
     assert found.text.endswith("corrected within bounds by what other users measured")

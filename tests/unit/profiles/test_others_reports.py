@@ -62,7 +62,7 @@ def test_others_reverse_no_order_of_types_and_change_no_ratio_by_more_than_the_b
     model: str, batch: int | None, others: list[Sample], own: list[Sample], spread: bool
 ) -> None:
     def seen(rates: Rates) -> FloatArray:
-        return rates.rates(model, batch, TYPES, COUNTS, uid=PHYS, spread=spread)[0]
+        return rates.rates((PHYS, model, batch), TYPES, COUNTS, spread=spread)[0]
 
     alone, after = seen(reported(model, *own)), seen(reported(model, *others, *own))
     np.testing.assert_array_equal(after > 0, alone > 0)
@@ -83,9 +83,9 @@ def test_others_reverse_no_order_of_types_and_change_no_ratio_by_more_than_the_b
 
 def test_the_order_of_types_on_several_nodes_stays_where_it_is_another_than_on_one() -> None:
     others = [(GAMES, "v100", 1, 16, 324.0, 20.0), (GAMES, "p100", 1, 16, 1.0, 20.0)]
-    before, _ = Rates().rates("resnet18", None, TYPES, COUNTS, uid=PHYS, spread=True)
+    before, _ = Rates().rates((PHYS, "resnet18", None), TYPES, COUNTS, spread=True)
     after, _ = reported("resnet18", *others).rates(
-        "resnet18", None, TYPES, COUNTS, uid=PHYS, spread=True
+        (PHYS, "resnet18", None), TYPES, COUNTS, spread=True
     )
     for alone, now in zip(before.T, after.T, strict=True):
         assert (np.diff(now[np.argsort(alone, kind="stable")]) >= -1e-6).all()
@@ -97,79 +97,79 @@ def test_a_rate_does_not_depend_on_what_else_is_asked_for(
     others: list[Sample], own: list[Sample]
 ) -> None:
     rates = reported("resnet18", *others, *own)
-    whole, known = rates.rates("resnet18", None, TYPES, COUNTS, uid=PHYS)
+    whole, known = rates.rates((PHYS, "resnet18", None), TYPES, COUNTS)
     for r, kind in enumerate(TYPES):
         for c, gpus in enumerate(COUNTS):
-            rate, one = rates.rates("resnet18", None, (kind,), (gpus,), uid=PHYS)
+            rate, one = rates.rates((PHYS, "resnet18", None), (kind,), (gpus,))
             assert rate[0, 0] == pytest.approx(whole[r, c], rel=1e-12) and one[0, 0] == known[r, c]
 
 
 def test_one_loop_that_its_cpu_limits_makes_no_slow_type_worth_a_fast_one() -> None:
     """A stranger's loop reported as many samples/s on every type, and other users' trainings moved
     from the fast type to the slow one."""
-    table, _ = Rates().rates("resnet18", 64, TYPES, (1,))
+    table, _ = Rates().rates((None, "resnet18", 64), TYPES, (1,))
     rates = reported(
         "resnet18", (GAMES, "v100", 1, None, 632.0, 94.0), (GAMES, "k80", 1, None, 639.0, 94.0)
     )
-    after, _ = rates.rates("resnet18", 64, TYPES, (1,), uid=PHYS)
+    after, _ = rates.rates((PHYS, "resnet18", 64), TYPES, (1,))
     least = table[0, 0] / table[2, 0] / RATIO_MOST
     assert after[0, 0] / after[2, 0] == pytest.approx(least) and least > 2
     # His own trainings are as he measured them.
-    mine, _ = rates.rates("resnet18", None, TYPES, (1,), uid=GAMES)
+    mine, _ = rates.rates((GAMES, "resnet18", None), TYPES, (1,))
     np.testing.assert_allclose(mine[[0, 2], 0], [632, 639])
 
 
 @pytest.mark.parametrize("kind", ["v100", "k80"])
 def test_reports_of_one_type_scale_the_model_as_a_whole(kind: str) -> None:
-    table, _ = Rates().rates("resnet18", 64, TYPES, COUNTS)
+    table, _ = Rates().rates((None, "resnet18", 64), TYPES, COUNTS)
     speed = table[TYPES.index(kind), 0] * 3
     rates = reported("resnet18", (GAMES, kind, 1, 64, speed, 94.0))
-    after, _ = rates.rates("resnet18", 64, TYPES, COUNTS, uid=PHYS)
+    after, _ = rates.rates((PHYS, "resnet18", 64), TYPES, COUNTS)
     np.testing.assert_allclose(after, table * 3)
 
 
 def test_of_a_model_in_no_table_others_say_how_fast_it_is_and_within_bounds_where() -> None:
-    guess, _ = Rates().rates("own", 64, ("v100", "k80"), (1,))
+    guess, _ = Rates().rates((None, "own", 64), ("v100", "k80"), (1,))
     speeds = guess[:, 0] * [20.0, 20.0 * 1.3]
     found = [(GAMES, "v100", 1, 64, speeds[0], 94.0), (GAMES, "k80", 1, 64, speeds[1], 94.0)]
     rates = reported("own", *found)
-    after, known = rates.rates("own", 64, ("v100", "k80"), (1,), uid=PHYS)
+    after, known = rates.rates((PHYS, "own", 64), ("v100", "k80"), (1,))
     assert rates.anchored("own") and known.all()
     np.testing.assert_allclose(after[:, 0], speeds)
-    said = rates.source("own", "v100", 1, 64, uid=PHYS)
+    said = rates.source((PHYS, "own", 64), ("v100", 1))
     assert said == "measured by other users (1 run, 94 s)"
     # One who runs on k80 himself, as fast, keeps what others found of the ratio.
     rates.record(RateSample("own", "k80", 1, 64, speeds[1], 94.0, uid=PHYS))
-    mine, _ = rates.rates("own", 64, ("v100", "k80"), (1,), uid=PHYS)
+    mine, _ = rates.rates((PHYS, "own", 64), ("v100", "k80"), (1,))
     np.testing.assert_allclose(mine[:, 0], speeds)
     assert (
-        rates.source("own", "k80", 1, 64, uid=PHYS) == "measured in runs of its owner (1 run, 94 s)"
+        rates.source((PHYS, "own", 64), ("k80", 1)) == "measured in runs of its owner (1 run, 94 s)"
     )
 
 
 def test_the_words_say_whether_what_others_measured_counts_in_full() -> None:
-    table, _ = Rates().rates("resnet18", 64, TYPES, (1,))
+    table, _ = Rates().rates((None, "resnet18", 64), TYPES, (1,))
     found = [(GAMES, "v100", 1, 64, 632.0, 94.0), (GAMES, "k80", 1, 64, 639.0, 94.0)]
     rates = reported("resnet18", *found)
     within = "table (Gavel), corrected within bounds by what other users measured (1 run, 94 s)"
-    assert rates.source("resnet18", "v100", 1, 64, uid=PHYS) == within
-    assert rates.source("resnet18", "k80", 1, 64, uid=PHYS) == within
+    assert rates.source((PHYS, "resnet18", 64), ("v100", 1)) == within
+    assert rates.source((PHYS, "resnet18", 64), ("k80", 1)) == within
     by_others = "table (Gavel), corrected by what other users measured"
-    assert rates.source("resnet18", "p100", 1, 64, uid=PHYS) == by_others
+    assert rates.source((PHYS, "resnet18", 64), ("p100", 1)) == by_others
     own = "measured in runs of its owner (1 run, 94 s)"
-    assert rates.source("resnet18", "v100", 1, 64, uid=GAMES) == own
+    assert rates.source((GAMES, "resnet18", 64), ("v100", 1)) == own
     agreed = reported("resnet18", (GAMES, "v100", 1, 64, table[0, 0] * 1.2, 94.0))
-    said = agreed.source("resnet18", "v100", 1, 64, uid=PHYS)
+    said = agreed.source((PHYS, "resnet18", 64), ("v100", 1))
     assert said == "measured by other users (1 run, 94 s)"
     # Of a type that the user ran on himself, with another number of GPUs, the own runs count.
     rates.record(RateSample("resnet18", "v100", 2, 64, 3000.0, 94.0, uid=PHYS))
-    said = rates.source("resnet18", "v100", 1, 64, uid=PHYS)
+    said = rates.source((PHYS, "resnet18", 64), ("v100", 1))
     assert said == "table (Gavel), corrected by what its owner's runs measured"
 
 
 def test_where_a_rate_comes_from_is_a_kind_and_whose_runs_corrected_it() -> None:
     def origin(rates: Rates, kind: str, job: str = "", model: str = "resnet18") -> tuple[str, str]:
-        found = rates.origin(model, (kind, 1), 64, PHYS, job)
+        found = rates.origin((PHYS, model, 64), (kind, 1), job)
         return found.kind, found.corrected_by
 
     def run(rates: Rates, kind: str, name: str, seconds: float = 60.0) -> None:
@@ -186,14 +186,14 @@ def test_where_a_rate_comes_from_is_a_kind_and_whose_runs_corrected_it() -> None
     assert origin(rates, "v100", "70") == origin(rates, "v100") == ("owner", "")
     assert origin(rates, "k80", "7") == ("table", "owner")
     assert origin(rates, "h100", "7") == ("estimate", "owner")
-    said = rates.origin("resnet18", ("v100", 1), 64, PHYS, "7").text
+    said = rates.origin((PHYS, "resnet18", 64), ("v100", 1), "7").text
     assert said == "measured by this job (1 run, 60 s)"
     # Of an attempt after a requeue, and of another job of his.
     for name in ("7.1", "8.0"):
         run(rates, "v100", name)
-    said = rates.origin("resnet18", ("v100", 1), 64, PHYS, "8").text
+    said = rates.origin((PHYS, "resnet18", 64), ("v100", 1), "8").text
     assert said == "measured in runs of its owner, this job's among them (3 runs, 180 s)"
-    said = rates.origin("resnet18", ("v100", 1), 64, PHYS, "7").text
+    said = rates.origin((PHYS, "resnet18", 64), ("v100", 1), "7").text
     assert said == "measured in runs of its owner (3 runs, 180 s)"
     # For too short a time the ratio of the table counts.
     run(rates, "k80", "8.1", 10.0)

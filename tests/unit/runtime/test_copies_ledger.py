@@ -1,7 +1,6 @@
 """The account of copies: each position once, whatever stops a copy where."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from slurm_hadar.runtime.copies_ledger import (
     length,
     round_samples,
 )
+from slurm_hadar.runtime.copies_settings import CopiesSettings
 
 N = 50
 
@@ -114,12 +114,12 @@ def test_parts_do_not_grow_beyond_a_message():
 
 
 def test_a_round_is_short_unless_averaging_is_dear():
-    plan: dict[str, Any] = {"least": 100, "longest_s": 30.0, "overhead": 0.02}
-    assert round_samples(10.0, 10**6, cost_s=0.0, **plan) == 100
-    assert round_samples(10.0, 10**6, cost_s=0.4, **plan) == 200
-    assert round_samples(10.0, 10**6, cost_s=60.0, **plan) == 300
-    assert round_samples(10.0, 140, cost_s=0.0, **plan) == 140
-    assert round_samples(0.01, 10**6, cost_s=0.0, **plan) == 1
+    rules = CopiesSettings(0.1, 30.0, 0.02, 600.0, "average", (), "auto", "epoch")
+    assert round_samples(10.0, 10**6, 100, 0.0, rules) == 100
+    assert round_samples(10.0, 10**6, 100, 0.4, rules) == 200
+    assert round_samples(10.0, 10**6, 100, 60.0, rules) == 300
+    assert round_samples(10.0, 140, 100, 0.0, rules) == 140
+    assert round_samples(0.01, 10**6, 100, 0.0, rules) == 1
 
 
 def test_steps_are_of_nearly_the_same_size():

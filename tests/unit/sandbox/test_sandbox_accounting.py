@@ -7,6 +7,7 @@ import pytest
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.sandbox import accounting, programs
 from slurm_hadar.sandbox.cluster import Sandbox
+from slurm_hadar.sandbox.options import SandboxOptions
 
 NEEDED = ("mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd", "setsid")
 
@@ -44,7 +45,7 @@ def test_a_slurm_without_the_plugin_of_a_database_makes_no_folder(slurm, tmp_pat
     slurm("slurmdbd", "ctld_relay")
     box = tmp_path / "box"
     with pytest.raises(HadarError, match=r"accounting_storage_mysql\.so, which .*/lib/slurm does"):
-        Sandbox.up(box, with_accounting=True)
+        Sandbox.up(box, options=SandboxOptions(with_accounting=True))
     assert not box.exists()
 
 

@@ -7,8 +7,9 @@ from slurm_hadar import config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.sandbox import conf, places, pretend_devices
 from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup, PartitionSpec
+from slurm_hadar.sandbox.options import SandboxOptions, Settings, SlurmTimes
 from slurm_hadar.sandbox.places import SandboxPaths
-from slurm_hadar.sandbox.site import Settings, site_toml
+from slurm_hadar.sandbox.site import site_toml
 
 PLACES = SandboxPaths(Path("/box"), Path("/box/run"))
 MIXED = Layout(
@@ -22,8 +23,13 @@ MIXED = Layout(
 
 def text(layout, release=(22, 5)):
     ports = {name: 20_000 + i for i, name in enumerate(["", *layout.started])}
-    values = conf.Values("host", "root", release, ports, 101)
+    values = conf.Values("host", "root", release, ports, 101, SlurmTimes())
     return conf.slurm_conf(layout, PLACES, values)
+
+
+def site(layout, settings=None):
+    options = SandboxOptions(mode="act", settings=settings)
+    return site_toml(layout, PLACES, Path("/bin"), options, SlurmTimes())
 
 
 def lines(text, start):
@@ -109,7 +115,7 @@ def test_the_task_prolog_names_the_pacing_file(tmp_path):
 
 
 def test_the_site_is_one_that_config_reads():
-    read = config.parse(site_toml(DEFAULT, PLACES, Path("/bin"), "act"), "test")
+    read = config.parse(site(DEFAULT), "test")
     # The state folder is closed to all users but the controller's.
     assert read.status_socket == PLACES.folder / "hadar.sock"
     assert read.web_socket == PLACES.folder / "web.sock"
@@ -142,9 +148,9 @@ BOTH = {"gpu": ("v100", "k80")}
     ],
 )
 def test_gpu_stands_for_the_types_where_the_partitions_fit(layout, groups):
-    read = config.parse(site_toml(layout, PLACES, Path("/bin"), "act"), "test")
+    read = config.parse(site(layout), "test")
     assert read.partitions.groups == groups
-    off = site_toml(layout, PLACES, Path("/bin"), "act", {"partitions": {"groups": {}}})
+    off = site(layout, {"partitions": {"groups": {}}})
     assert config.parse(off, "test").partitions.groups == {}
 
 
@@ -154,12 +160,12 @@ def test_settings_go_over_the_site():
         "controller": {"policy": "fifo", "options": {"rounds": 3, "deep": True}},
         "wrapper": {"default_types": 'a"b\\'},
     }
-    read = config.parse(site_toml(DEFAULT, PLACES, Path("/bin"), "act", settings), "test")
+    read = config.parse(site(DEFAULT, settings), "test")
     assert read.moving.commit_s == 33 and read.wrapper.default_types == 'a"b\\'
     assert read.controller.options == {"rounds": 3, "deep": True}
     assert read.controller.interval_s < 60
     with pytest.raises(UsageError, match="moving"):
-        site_toml(DEFAULT, PLACES, Path("/bin"), "act", {"moving": {"comit_s": 33}})
+        site(DEFAULT, {"moving": {"comit_s": 33}})
 
 
 @pytest.mark.parametrize("folder", ["/a b", "/a#b", "/a\nb", "/a%n", "/ä"])

@@ -50,7 +50,7 @@ def test_the_shipped_models_have_rates_under_both_names():
 def test_the_file_is_what_a_training_reads():
     from slurm_hadar.sandbox.gpu_emulation import true_rate
 
-    content = pacing.pacing_table({"v1": ["v100"]}, pacing.shipped_rates(["v100"]), 3, 2.0)
+    content = pacing.pacing_table({"v1": ["v100"]}, pacing.shipped_rates(["v100"]), 3)
     read = json.loads(json.dumps(content))
-    assert (read["version"], read["time_scale"], read["nodes"]) == (1, 2.0, {"v1": ["v100"]})
+    assert (read["version"], read["time_scale"], read["nodes"]) == (1, 1.0, {"v1": ["v100"]})
     assert true_rate(read["rates"], "resnet18", {"v100": 1}) > 0

@@ -15,7 +15,7 @@ from slurm_hadar import policies
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.scheduling.exchange import ExchangeLevel
+from slurm_hadar.scheduling.exchange_rule import ExchangeLevel
 from slurm_hadar.scheduling.free_over_time import FreeOverTime
 from slurm_hadar.scheduling.slurm_schedulers import SchedulerLimits
 from slurm_hadar.simulator.costs import Costs

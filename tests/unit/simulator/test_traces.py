@@ -94,7 +94,7 @@ def test_native_models_and_rates(tmp_path: Path) -> None:
         "d,9,1,400,resnet-50,64,,,1-4,,",
     )
     rates = Rates()
-    expected = rates.rates("ResNet-50", 64, TYPES, (2,))[0][:, 0]
+    expected = rates.rates((None, "ResNet-50", 64), TYPES, (2,))[0][:, 0]
     assert work.counts == (1, 2, 3, 4)
     assert work.rate[0, :, 1].tolist() == expected.tolist()
     assert not work.rate[0, :, [0, 2, 3]].any()
@@ -195,7 +195,7 @@ def test_sacct_as_slurm_prints_it() -> None:
     assert work.request.tolist() == [2, 1, 2]
     # Waiting for its begin time or a dependency is not the scheduler's doing.
     assert work.arrival_s.tolist() == [0.0, 0.0, 300.0]
-    own = Rates().rates("resnet50", None, TYPES, (2,))[0][:, 0]
+    own = Rates().rates((None, "resnet50", None), TYPES, (2,))[0][:, 0]
     assert work.rate[0, :, 1].tolist() == own.tolist()
     assert work.total[0] == pytest.approx(own[0] * 7200.0)
     assert work.rate[1, :, 0].tolist() == [1.0, 1.0]

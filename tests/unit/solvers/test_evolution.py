@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.evolution import Effort, evolve
+from slurm_hadar.solvers.evolution import Effort, SearchProblem, evolve
 from slurm_hadar.solvers.evolution_fill import fill
 from slurm_hadar.solvers.evolution_operators import crossover, gpus_of_jobs, jobs_of_gpus, mutate
 from slurm_hadar.solvers.evolution_space import Candidates, Space, used
@@ -126,7 +126,7 @@ def test_whenever_it_is_stopped_the_best_is_valid_and_never_worse(seed, generati
 
     def run():
         rng = np.random.default_rng(seed)
-        steps = evolve(space, total(space), keys(space), seeds, Effort(8), rng)
+        steps = evolve(SearchProblem(space, total(space), keys(space)), seeds, Effort(8), rng)
         return list(islice(steps, generations))
 
     found = run()
@@ -154,9 +154,11 @@ def test_it_finds_the_best_of_all_schedules_of_a_few_jobs():
                 best = min(best, float(score(option, batch)[0]))
         first = nobody(space)
         steps = evolve(
-            space, score, keys(space), [(first.option[0], first.batch[0])], Effort(24),
+            SearchProblem(space, score, keys(space)),
+            [(first.option[0], first.batch[0])],
+            Effort(24),
             np.random.default_rng(seed),
-        )  # fmt: skip
+        )
         assert next(islice(steps, 60, None)).score == pytest.approx(best)
 
 
@@ -167,7 +169,8 @@ def test_nothing_to_choose_from():
     )  # fmt: skip
     none = np.zeros(0, dtype=np.int64)
     steps = evolve(
-        space, lambda option, batch: np.zeros(len(option)), keys(space), [(none, none)],
+        SearchProblem(space, lambda option, batch: np.zeros(len(option)), keys(space)),
+        [(none, none)],
         Effort(4), np.random.default_rng(0),
     )  # fmt: skip
     assert next(islice(steps, 3, None)).score == 0.0

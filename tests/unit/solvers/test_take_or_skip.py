@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.take_or_skip import Result, Take, take_or_skip
+from slurm_hadar.solvers.take_or_skip import Result, Search, Take, take_or_skip
 
 _NEVER_CUTS = 10_000
 
@@ -42,10 +42,12 @@ def _solve(
     return take_or_skip(
         _Machines(free),
         range(len(items)),
-        options,
-        apply,
-        lambda state, position: promise * sum(state.free),
-        lambda state: not any(state.free),
+        Search(
+            options,
+            apply,
+            estimate=lambda state, position: promise * sum(state.free),
+            full=lambda state: not any(state.free),
+        ),
         width,
     )
 

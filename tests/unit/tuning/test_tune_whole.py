@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from slurm_hadar import config
 from slurm_hadar.cli.main import main
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.profiles.cpu_table import CpuTable
-from slurm_hadar.profiles.rates import Rates
+from slurm_hadar.profiles import cpu_table
 from slurm_hadar.reports import tuning as shown
 from slurm_hadar.reports.text import console
 from slurm_hadar.tuning import conf, site, sources, study
@@ -36,7 +35,7 @@ def place(tmp_path: Path) -> Path:
 
 def tuned(place: Path, past: str, toml: str = "") -> dict:
     own = config.parse(toml, "hadar.toml") if toml else None
-    found, notes = sources.of_history(place / past, place / "slurm.conf", None, own, Rates(), WISH)
+    found, notes = sources.of_history(place / past, place / "slurm.conf", None, own, WISH)
     return study.result(found, study.advise(found), notes)
 
 
@@ -76,7 +75,7 @@ def test_who_waits_for_v100_while_k80_idle_is_advised_to_open_both(place: Path) 
 
 
 def test_the_advice_once_taken_is_not_given_again(place: Path) -> None:
-    found, _ = sources.of_history(place / "past", place / "slurm.conf", None, None, Rates(), WISH)
+    found, _ = sources.of_history(place / "past", place / "slurm.conf", None, None, WISH)
     study.advise(found)
     text = applied(made_history.CONF, found.draft.everything())
     after = site.of_conf(conf.parse(text, place / "slurm.conf"))
@@ -121,10 +120,13 @@ def test_partitions_that_differ_get_a_common_one_and_no_group(place: Path) -> No
 def test_more_cpus_are_simulated_where_the_models_are_known(place: Path) -> None:
     """All had 4 CPUs a GPU, with 8 they would be twice as fast, and nobody waits for anybody."""
     rows = [("resnet50", 1, cpus, gb, cpus) for cpus in (4.0, 8.0) for gb in (8.0, 64.0)]
-    own = config.parse('[simulation.job_names]\n"tr*" = "resnet50"\n', "hadar.toml")
-    found, notes = sources.of_history(
-        place / "calm", place / "slurm.conf", None, own, Rates(cpus=CpuTable(rows, "site")), WISH
+    (place / "cpus.json").write_text(cpu_table.text(rows, {"source": "site"}))
+    own = config.parse(
+        f'[profiles]\ncpu_tables = ["{place}/cpus.json"]\n'
+        '[simulation.job_names]\n"tr*" = "resnet50"\n',
+        "hadar.toml",
     )
+    found, notes = sources.of_history(place / "calm", place / "slurm.conf", None, own, WISH)
     result: Any = study.result(found, study.advise(found), notes)
     advice = next(one for one in result["advice"] if one["topic"].startswith("DefCpuPerGPU"))
     assert all("DefCpuPerGPU=8" in line["line"] for line in advice["slurm_conf"])
@@ -143,7 +145,7 @@ def test_owners_nodes_are_opened_to_nobody(place: Path) -> None:
 
 def test_a_policy_that_runs_out_of_time_is_reported_and_judged_by_nothing(place: Path) -> None:
     found, notes = sources.of_history(
-        place / "past", place / "slurm.conf", None, None, Rates(),
+        place / "past", place / "slurm.conf", None, None,
         sources.TuneRequest(("srtf",), 60, 0.0, 60.0, 0.0),
     )  # fmt: skip
     result: Any = study.result(found, study.advise(found), notes)
@@ -156,7 +158,7 @@ def test_nodes_alone_are_enough_for_the_figures(place: Path) -> None:
     sinfo = "NODELIST|GRES|CPUS|MEMORY|AVAIL_FEATURES|PARTITION\n"
     sinfo += "v[1-2]|gpu:v100:4|32|256000|v100|v100\nk[1-4]|gpu:k80:4|32|256000|k80|k80\n"
     (place / "nodes").write_text(sinfo)
-    found, notes = sources.of_history(place / "past", None, place / "nodes", None, Rates(), WISH)
+    found, notes = sources.of_history(place / "past", None, place / "nodes", None, WISH)
     result: Any = study.result(found, study.advise(found), notes)
     assert len(result["gpu_types"]) == 2 and len(result["policies"]) == 6
     assert any("slurm.conf" in line for line in result["fine"])
@@ -239,9 +241,7 @@ def test_hostile_cells_end_in_text_and_page(place: Path, cells: list[str], kept:
     (place / "odd").write_text(past, newline="")
     wish = sources.TuneRequest((), 10, 60.0, 60.0, 0.0)
     try:
-        found, notes = sources.of_history(
-            place / "odd", place / "slurm.conf", None, None, Rates(), wish
-        )
+        found, notes = sources.of_history(place / "odd", place / "slurm.conf", None, None, wish)
     except UsageError as error:
         assert str(error).isprintable()
         return

@@ -67,6 +67,12 @@ class HintInput:
     config: Config
     refused: Mapping[str, Refusals] = field(default_factory=dict)
 
+    @property
+    def refused_now(self) -> frozenset[str]:
+        """Jobs that get no hint for some time, as Slurm refused one."""
+        now = self.observation.now
+        return frozenset(id_ for id_, refusals in self.refused.items() if not refusals.over(now))
+
     def is_refused(self, job: Job) -> bool:
         """See :func:`is_refused`."""
         return is_refused(job, self.observation, self.refused)

@@ -4,7 +4,7 @@ where they exchange places in the queue.
 A waiting managed job is an ordinary eligible job. With a partition per GPU type the order of its
 list says what it prefers when several types are free; when all are busy it takes the first that is
 freed, so the order never makes it wait. No other field of a waiting job is changed, except that
-what a move or an earlier release left there is taken back.
+what a move or an earlier version left there is taken back.
 
 Measured on 22.05.8 and 24.11.5: a list costs other jobs nothing, while Features that are narrowed
 make those behind wait for backfill, 2 to 23 s.

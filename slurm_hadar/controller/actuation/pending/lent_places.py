@@ -2,7 +2,7 @@
 
 A job that starts from another's place has used it up, and those that gave up theirs for it keep
 what they got until they run, by their Nice
-(:class:`slurm_hadar.scheduling.exchange.QueuePlaces`). One that leaves the line in another way
+(:class:`slurm_hadar.scheduling.exchange_rule.QueuePlaces`). One that leaves the line in another way
 (held, by a dependency or a limit, cancelled, opted out) has not: in the same tick all jobs of the
 exchange get their owners' Nice again, also one that is held. Else two jobs would stand ahead of
 others where one was, once it is released. While Slurm refuses the update of such a job the exchange
@@ -21,7 +21,7 @@ from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.view import State
 from slurm_hadar.reports import formats
-from slurm_hadar.scheduling.exchange import QueuePlaces
+from slurm_hadar.scheduling.exchange_rule import QueuePlaces
 
 NAME = "exchange"
 """Under this name the store keeps it."""

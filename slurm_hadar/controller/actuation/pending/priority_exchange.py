@@ -2,22 +2,22 @@
 
 Jobs that the policy would start now go first, each part in the order of their promised ends
 (:class:`slurm_hadar.scheduling.twin.ExpectedEnds`). Which jobs may exchange their places is in
-:mod:`slurm_hadar.scheduling.exchange`. A job that starts from another's place has used it up: the
-other one has its place from then on. One that leaves the line without having started has not: all
-have their own again (:mod:`.lent_places`).
+:mod:`slurm_hadar.scheduling.exchange_rule`. A job that starts from another's place has used it up:
+the other one has its place from then on. One that leaves the line without having started has not:
+all have their own again (:mod:`.lent_places`).
 
 It is done by Nice. A Nice that is not what the controller wrote is its author's, and stays.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.pending import lent_places
 from slurm_hadar.controller.actuation.pending.age_slack import Gaps, age_slack
+from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.lent_places import (
     Lent,
     Memory,
@@ -41,7 +41,7 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import PRIORITIES, BoolArray, FloatArray, IntArray
 from slurm_hadar.scheduling import twin
-from slurm_hadar.scheduling.exchange import NO_EXCHANGE, ExchangeLevel, WaitingJobs, exchanged
+from slurm_hadar.scheduling.exchange_rule import NO_EXCHANGE, ExchangeLevel, WaitingJobs, exchanged
 from slurm_hadar.scheduling.twin import ExpectedEnds
 
 _TRIES = 20
@@ -63,19 +63,13 @@ class NewPlaces:
     too_near: frozenset[str] = frozenset()
 
 
-def exchange(
-    snapshot: Snapshot,
-    plan: Plan,
-    observation: Observation,
-    config: Config,
-    memory: Memory,
-    refused: Collection[str] = (),
-) -> NewPlaces:
+def exchange(snapshot: Snapshot, plan: Plan, given: HintInput, memory: Memory) -> NewPlaces:
     """The Nice of every waiting job of ours that has another place in the queue than its own.
 
-    ``refused``: jobs that Slurm refused a hint, which get none for some time. Nothing where the
-    site's ``queue.exchange`` is ``none``.
+    ``given``: as for the hints of this tick. Nothing where the site's ``queue.exchange`` is
+    ``none``.
     """
+    observation, config, refused = given.observation, given.config, given.refused_now
     if ExchangeLevel(config.queue.exchange) is ExchangeLevel.NONE:
         return NewPlaces()
     here = may_exchange(snapshot, observation, refused)
@@ -97,23 +91,18 @@ def exchange(
     ordered, too_near = _order(gaps, wish, _standing(head, memory, lost, observation))
     order = [*ordered, *rest]
     nices = {id_: owners_nice(observation.jobs[id_], observation) + n for id_, n in lost.items()}
-    ours = {
-        after.job.id: owners_nice(after.job, observation)
-        + _less(at, before, after, gaps, memory.lent.get(after.job.id))
+    moved = {
+        at: (before, after)
         for at, (before, after) in enumerate(zip(line, order, strict=True))
         if after.job.id in here and (before is not after or before.place != before.plain)
     }
-    nices |= _least_changed(ours, nices, gaps, line, order)
-    lent = {
-        after.job.id: Lent(
-            before.job.id,
-            nices[after.job.id],
-            nices[after.job.id] - owners_nice(after.job, observation),
-            after.plain - after.place,
-        )
-        for before, after in zip(line, order, strict=True)
-        if after.job.id in ours
+    ours = {
+        after.job.id: owners_nice(after.job, observation)
+        + _less(at, before, after, gaps, memory.lent.get(after.job.id))
+        for at, (before, after) in moved.items()
     }
+    nices |= _least_changed(ours, nices, gaps, line, order)
+    lent = _lent(moved.values(), nices, observation)
     others = {
         id_: n for id_, n in nices.items() if n != owners_nice(observation.jobs[id_], observation)
     }
@@ -130,6 +119,20 @@ def exchange(
     )
     messages = tuple(barred_texts(memory, observation))
     return NewPlaces({id_: str(n) for id_, n in others.items()}, kept, messages, too_near)
+
+
+def _lent(
+    moved: Iterable[tuple[WaitingJob, WaitingJob]],
+    nices: Mapping[str, int],
+    observation: Observation,
+) -> dict[str, Lent]:
+    """The job of each pair has the place of the one before it."""
+    found = {}
+    for before, after in moved:
+        nice = nices[after.job.id]
+        less = nice - owners_nice(after.job, observation)
+        found[after.job.id] = Lent(before.job.id, nice, less, after.plain - after.place)
+    return found
 
 
 def _less(at: int, before: WaitingJob, after: WaitingJob, gaps: Gaps, known: Lent | None) -> int:

@@ -29,11 +29,11 @@ from slurm_hadar.controller.actuation.running import (
     node_reservations,
     poll_schedule,
 )
-from slurm_hadar.controller.actuation.running.releases import (
+from slurm_hadar.controller.actuation.running.requeued_job import (
     begin_time_returned,
     done_text,
     excluded_by_owner,
-    release_of,
+    requeued_update,
     steering_until_taken,
 )
 from slurm_hadar.controller.journal.entry import Entry
@@ -70,11 +70,10 @@ def advance(
     jobs: Mapping[str, Job],
     progress: Mapping[str, Progress],
     now: float,
-    obstacles: Obstacles = _no_obstacle,
-    may_requeue: bool = True,
+    obstacles: Obstacles | None = _no_obstacle,
 ) -> MoveResult:
-    """Take every open move one step further, from what is seen now. ``may_requeue``: whether there
-    is time to see a job through that is requeued; else it runs on until the next tick."""
+    """Take every open move one step further, from what is seen now. ``obstacles``: None where there
+    is no time to see a job through that is requeued; it runs on until the next tick."""
     entries = _open_moves(context)
     requeue: list[tuple[Entry, Job, float]] = []
     released: list[tuple[Entry, Job]] = []
@@ -107,9 +106,11 @@ def advance(
                 freed += [Update(job.id, fields)] if fields else []
     if freed:
         context.cluster.apply(freed)
-    if not may_requeue:
+    dropped: list[tuple[Entry, Job, str]] = []
+    if obstacles is None:
         requeue = []
-    requeue, dropped = _without_obstacles(requeue, entries, now, obstacles)
+    else:
+        requeue, dropped = _without_obstacles(requeue, entries, now, obstacles)
     for entry, job, why in dropped:
         messages += _correct_plan(context, job)
         context.store.end(entry.id, f"{DROPPED}{why}", now)
@@ -212,8 +213,8 @@ def settle(
                 return [*messages, f"moves in progress wait: {stopped}"]
             schedule.looked(followed, progress, jobs, passed_s)
             ended |= {id_ for id_, job in jobs.items() if job.state is JobState.FINISHED}
-            in_time = passed_s <= settle_s
-            moved = advance(context, jobs, progress, context.clock(), obstacles, in_time)
+            look = obstacles if passed_s <= settle_s else None
+            moved = advance(context, jobs, progress, context.clock(), look)
             messages += moved.messages
         passed_s = max(slept, context.clock() - began)
         if passed_s >= settle_s and (passed_s >= longest_s or not _has_unreleased(context)):
@@ -292,54 +293,54 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     startable = [(entry, job) for entry, job in moved if not job.held]
     least = node_reservations.least_priorities(context, startable)
     nices = move_priority.restoring_nices(context, startable, now, least)
-    releases, updates = [], []
+    requeued, updates = [], []
     for entry, job in moved:
-        release = release_of(context, entry, job, now)
-        if release.plan is None:
+        update = requeued_update(context, entry, job, now)
+        if update.plan is None:
             context.remove_plan(job)
         else:
-            complaint = context.write_plan(job, release.plan)
+            complaint = context.write_plan(job, update.plan)
             messages += [complaint] if complaint else []
         if job.id in nices:
             nice = nices[job.id]
-            release = replace(
-                release,
-                changes={**release.changes, "Nice": nice.value},
-                sure=move_priority.with_nice(release.sure, nice),
+            update = replace(
+                update,
+                changes={**update.changes, "Nice": nice.value},
+                sure=move_priority.with_nice(update.sure, nice),
             )
-        releases.append(release)
-        updates.append(context.update(job, release.changes, steering_until_taken(context, release)))
+        requeued.append(update)
+        updates.append(context.update(job, update.changes, steering_until_taken(context, update)))
     answers = _update_errors(context, [job for _, job in moved], updates, now)
     used = []
-    for (entry, job), release, error in zip(moved, releases, answers, strict=True):
-        if job.id in least and error is None and not release.left:
+    for (entry, job), update, error in zip(moved, requeued, answers, strict=True):
+        if job.id in least and error is None and not update.left:
             used.append((entry, job))
         else:
             node_reservations.end(context, entry, job)
     node_reservations.give(context, used, least)
     taken: list[Entry] = []
     begin_times: list[Update] = []
-    for (entry, job), release, error in zip(moved, releases, answers, strict=True):
+    for (entry, job), update, error in zip(moved, requeued, answers, strict=True):
         if error is None:
             steering = steering_of(entry.details, now)
             if not steering.gpus:
-                context.keep(job, release.sure)
-            outcome, where = (release.left, release.starts) if release.left else done_text(steering)
+                context.keep(job, update.sure)
+            outcome, where = (update.left, update.starts) if update.left else done_text(steering)
             context.store.end(entry.id, outcome, now)
             messages.append(f"job {job.id}: {'released' if outcome == MOVED else outcome}, {where}")
             is_exact = job.id in least or (job.id in nices and nices[job.id].exact)
-            if not release.left and steering.gpus and not is_exact:
+            if not update.left and steering.gpus and not is_exact:
                 taken.append(entry)
         # Where it began meanwhile, the next look tells as what.
         elif not error.retry and pending.BEGUN not in str(error):
             context.remove_plan(job)
-            context.keep(job, replace(release.before, moves=release.sure.moves))
+            context.keep(job, replace(update.before, moves=update.sure.moves))
             outcome = f"{REFUSED}, Slurm starts it as it was: {error}"
             context.store.end(entry.id, outcome, now)
             messages.append(f"job {job.id}: {outcome}")
-            if "StartTime" in release.changes:
+            if "StartTime" in update.changes:
                 # It waits for nothing any more but the begin time of its requeue.
-                begin_times.append(Update(job.id, {"StartTime": release.changes["StartTime"]}))
+                begin_times.append(Update(job.id, {"StartTime": update.changes["StartTime"]}))
     if begin_times:
         context.cluster.apply(begin_times)
     move_priority.correct_nices(context, taken if context.ages else [], {})

@@ -54,7 +54,7 @@ def _steering(context: ActionContext, entry: Entry, job: Job, now: float) -> Ste
 
 def _changed_since(context: ActionContext, entry: Entry, job: Job, now: float) -> tuple[str, ...]:
     """The fields that another user changed since the move was decided; none where the entry does
-    not say how they stood, as those of earlier releases."""
+    not say how they stood, as those of earlier versions."""
     stood = entry.details.get("stood")
     if not isinstance(stood, dict):
         return ()
@@ -71,7 +71,7 @@ _WAITS = "and it waits with its owner's request"
 
 
 @dataclass(frozen=True)
-class Release:
+class RequeuedUpdate:
     """What becomes of a requeued job. ``before``: what is kept of it until Slurm has taken its
     update, ``sure``: from then on; ``changes``: of its fields; ``plan``: for the job, None: it goes
     by what Slurm gives it; ``left``: why it stays unplaced after all, empty: it does not;
@@ -85,7 +85,7 @@ class Release:
     starts: str = "and Slurm starts it"
 
 
-def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Release:
+def requeued_update(context: ActionContext, entry: Entry, job: Job, now: float) -> RequeuedUpdate:
     """What to write for a job that its move ``entry`` has had requeued."""
     before = context.steering_of(job)
     ours = _steering(context, entry, job, now)
@@ -107,16 +107,16 @@ def release_of(context: ActionContext, entry: Entry, job: Job, now: float) -> Re
         if job.held:
             # Under priority/basic a Nice releases a held job.
             changes.pop("Nice", None)
-            return Release(known, sure, changes, None, _HELD, _WAITS)
+            return RequeuedUpdate(known, sure, changes, None, _HELD, _WAITS)
         if begins:
             left = left if left == stays else f"{left}; {stays}"
-            return Release(known, sure, changes, None, left, "and Slurm starts it then")
-        return Release(known, sure, _with_start(changes, entry, job, now), None, left)
+            return RequeuedUpdate(known, sure, changes, None, left, "and Slurm starts it then")
+        return RequeuedUpdate(known, sure, _with_start(changes, entry, job, now), None, left)
     (copies, shares), batch = copies_of(entry.details), batch_of_entry(entry.details)
     reason, fields = str(entry.details.get("reason", "")), entry.details.get("fields")
     plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
     changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
-    return Release(before, ours, changes, plan)
+    return RequeuedUpdate(before, ours, changes, plan)
 
 
 def _within_types(
@@ -168,9 +168,9 @@ def _with_start(fields: Mapping[str, str], entry: Entry, job: Job, now: float) -
     return dict(fields)
 
 
-def steering_until_taken(context: ActionContext, release: Release) -> Steering:
+def steering_until_taken(context: ActionContext, update: RequeuedUpdate) -> Steering:
     """What is kept of the job until Slurm has taken its update."""
-    before, ours = release.before, release.sure
+    before, ours = update.before, update.sure
     if ours.gpus or context.in_the_job:
         return ours
     # It gets its owner's request back, which is kept until Slurm has taken it.

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.scheduling.exchange import (
+from slurm_hadar.scheduling.exchange_rule import (
     NO_EXCHANGE,
     ExchangeLevel,
     QueuePlaces,

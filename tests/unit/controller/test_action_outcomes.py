@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, decide, job, look, observation, only, running
 
-from slurm_hadar.controller.actuation import reconciliation
+from slurm_hadar.controller.actuation import action_outcomes
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.journal.entry import is_in_vain
 from slurm_hadar.controller.journal.store import Store
@@ -32,7 +32,7 @@ def done(store, kind="move", outcome="moved", **details):
 
 
 def shown(store, *jobs, now=LATER, **more):
-    reconciliation.reconcile(store, observation(list(jobs), now=now, **more), 120.0)
+    action_outcomes.reconcile(store, observation(list(jobs), now=now, **more), 120.0)
     return store.history("1")[0].shown
 
 
@@ -190,8 +190,8 @@ def moved(store):
 
 def effect(store, job_, progress=None, now=LATER):
     found = {"1": progress} if progress else {}
-    reconciliation.reconcile(store, observation([job_], now=now, progress=found), 120.0)
-    reconciliation.reconcile(store, observation([job_], now=now, progress=found), 120.0)
+    action_outcomes.reconcile(store, observation([job_], now=now, progress=found), 120.0)
+    action_outcomes.reconcile(store, observation([job_], now=now, progress=found), 120.0)
     return store.history("1")[0].effect
 
 
@@ -209,7 +209,7 @@ def test_cost_and_gain_come_with_the_first_report_after_the_move(store):
         "without_training_s": 8.0,
         "paid_back_after_s": 8.0,
     }
-    words = reconciliation.effect_text(store.history("1")[0])
+    words = action_outcomes.effect_text(store.history("1")[0])
     assert words.startswith("8 s without training, 50 -> 100 samples/s (expected 110)")
     # The first report counts, not a later one.
     assert effect(store, here, reported(1, 500.0)) == found
@@ -231,7 +231,7 @@ def test_a_move_that_was_not_carried_out_is_not_paid_back(store):
     found = effect(store, there, reported(1, 51.0, restart_s=8.0))
     assert found["without_training_s"] == 8.0 and "paid_back_after_s" not in found
     before = replace(store.history("1")[0], effect={**found, "paid_back_after_s": 400.0})
-    assert reconciliation.effect_text(before) == "8 s without training, 50 -> 51 samples/s"
+    assert action_outcomes.effect_text(before) == "8 s without training, 50 -> 51 samples/s"
 
 
 def test_work_that_a_move_lost_is_part_of_its_cost(store):
@@ -246,7 +246,7 @@ def test_work_that_a_move_lost_is_part_of_its_cost(store):
     assert (found["lost_samples"], found["lost_s"]) == (500, 10.0)
     # 8 s at 50 samples/s and these 500, at 50 samples/s more than before.
     assert found["paid_back_after_s"] == 18.0
-    words = reconciliation.effect_text(store.history("1")[0])
+    words = action_outcomes.effect_text(store.history("1")[0])
     assert words.startswith("500 samples of work lost (10 s), 8 s without training")
 
 
@@ -274,7 +274,7 @@ def test_a_stop_costs_the_wait_until_it_runs_again_and_the_work_that_was_not_sav
         "lost_s": 4.0,
         "without_training_s": 310.0,
     }
-    words = reconciliation.effect_text(store.history("1")[0])
+    words = action_outcomes.effect_text(store.history("1")[0])
     assert words == (
         "waited 300 s for its next start, 200 samples of work lost (4 s), "
         "310 s without training, 50 -> 100 samples/s"
@@ -298,7 +298,7 @@ def test_of_a_stopped_job_that_has_ended_what_is_known_is_reported(store, start,
     stopped(store)
     over = job(restarts=1, state=JobState.FINISHED, start_s=start, end_s=end)
     assert effect(store, over, now=NOW + 500) == known
-    assert reconciliation.effect_text(store.history("1")[0]) == says
+    assert action_outcomes.effect_text(store.history("1")[0]) == says
 
 
 def test_a_stop_that_was_not_carried_out_costs_nothing(store):
@@ -313,7 +313,7 @@ def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
     observed = observation([here])
     action = only(decide(observed, {"1": {"v100": 1}}), Kind.MOVE)
     view = look(observed)
-    hopes = reconciliation.expected_effect(view, action, reported(0, 30.0, lost=7))
+    hopes = action_outcomes.expected_effect(view, action, reported(0, 30.0, lost=7))
     assert hopes["lost_before"] == 7
     kinds, jobs = view.view.types, view.view.jobs
     assert hopes["rate_before"] == 30.0
@@ -321,4 +321,4 @@ def test_what_is_hoped_for_a_move_is_what_the_policy_saw(store):
     assert hopes["rate_expected_here"] == jobs.rate[0, kinds.index("k80"), 0]
     assert hopes["cost_expected_s"] == jobs.restart_s[0]
     # A report of an earlier attempt says nothing of the present one.
-    assert "rate_before" not in reconciliation.expected_effect(view, action, reported(3, 30.0))
+    assert "rate_before" not in action_outcomes.expected_effect(view, action, reported(3, 30.0))

@@ -13,9 +13,9 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.pending.hint_updates import HintInput, restored
-from slurm_hadar.controller.backfill import idle_nodes
-from slurm_hadar.controller.backfill.curves import Curves
-from slurm_hadar.controller.backfill.idle_view import IdleNodeView, update_curves
+from slurm_hadar.controller.idle_training import idle_nodes
+from slurm_hadar.controller.idle_training.curves import Curves
+from slurm_hadar.controller.idle_training.idle_view import IdleNodeView, update_curves
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability
 from slurm_hadar.controller.snapshot.eligibility import (
@@ -41,7 +41,7 @@ _LONGEST_BEGIN_S = 600.0
 
 
 @dataclass(frozen=True)
-class BackfillPlan:
+class IdleTrainingPlan:
     """What one tick means to do with the idle nodes.
 
     ``idle``: nodes that no job uses or is about to take; ``taken``: idle nodes left to others, with
@@ -64,7 +64,7 @@ class BackfillPlan:
         """The actions of some kinds."""
         return [action for action in self.actions if action.kind in kinds]
 
-    def without(self, refused: Mapping[str, str]) -> "BackfillPlan":
+    def without(self, refused: Mapping[str, str]) -> "IdleTrainingPlan":
         """The same less the moves and stops of some jobs, which stay for the reason given."""
         stay = {
             a.job.id: refused[a.job.id]
@@ -77,19 +77,19 @@ class BackfillPlan:
 
 def decide(
     tick: TickContext, placed: Sequence[Placement], state: State, moves_left: int
-) -> BackfillPlan:
+) -> IdleTrainingPlan:
     """One round. ``placed``: where other jobs are moved to; ``moves_left``: what they left of the
     moves that the guards allow."""
     observation, config, past = tick.observation, tick.config, tick.past
     if not config.backfill.partitions:
-        return BackfillPlan(state=state)
+        return IdleTrainingPlan(state=state)
     targets, excluded = _targets(tick)
     given = HintInput(observation, config, tick.refusals)
     if not config.backfill.enabled:
         why = "training on idle nodes is switched off (backfill.enabled)"
         excluded |= dict.fromkeys(targets, why)
         taken_back = restored(excluded, excluded, given)
-        return BackfillPlan(excluded=excluded, actions=tuple(taken_back), state=state)
+        return IdleTrainingPlan(excluded=excluded, actions=tuple(taken_back), state=state)
     sources = Sources(observation, config, tick.rates, past, in_limit=False)
     shown = snapshot_without_faults(sources, targets, excluded)
     targets, excluded = dict(shown.schedulable), dict(shown.excluded)
@@ -112,7 +112,7 @@ def decide(
     waiting = [id_ for id_, target in targets.items() if not (target.held or target.starting)]
     again = {id_ for id_ in waiting if _preempted(targets[id_].job, config, past, observation.now)}
     round_.sent += restored([*waiting, *excluded], excluded, given, again)
-    return BackfillPlan(
+    return IdleTrainingPlan(
         schedulable=targets,
         idle=tuple(free),
         taken={name: why for name, why in taken.items() if name in unused},
@@ -155,7 +155,7 @@ def _preempted(job: Job, config: Config, past: ControllerHistory, now: float) ->
 
 
 def _idle_survival(state: State) -> IdleSurvival:
-    # Under its second name a release before wrote it.
+    # Under its second name a version before wrote it.
     stored = state.get("idle_survival", state.get("stays"))
     try:
         return (

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.backfill.curves import Curves
+from slurm_hadar.controller.idle_training.curves import Curves
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,

@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation import actions
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
-from slurm_hadar.controller.backfill import backfill, idle_nodes
+from slurm_hadar.controller.idle_training import decision, idle_nodes
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.tick_context import TickContext
@@ -106,7 +106,7 @@ def decide(observed, settings=SITE, placed=(), refused=None, state=None, moves=1
         refused or {},
         Memory(),
     )
-    return backfill.decide(tick, placed, state or {}, moves)
+    return decision.decide(tick, placed, state or {}, moves)
 
 
 def test_a_trainer_that_waits_is_left_to_slurm_and_planned_for():
@@ -271,7 +271,7 @@ def test_none_is_stopped_for_a_cap():
 
 def test_a_trainer_that_no_guard_lets_stop_runs_on_and_says_so(monkeypatch):
     monkeypatch.setattr(
-        "slurm_hadar.controller.backfill.idle_view.IdleNodeView.placements", lambda *_: {}
+        "slurm_hadar.controller.idle_training.idle_view.IdleNodeView.placements", lambda *_: {}
     )
     result = decide(look([on("1", "v1")], nodes(**used("v1"))))
     assert not result.actions and result.deferred == {"1": actions.NOT_STOPPED}
