@@ -41,7 +41,8 @@ class QueueOrder:
         return found.astype(np.int64)
 
     def is_ahead(self, waiting: int, running: int) -> bool:
-        """Whether Slurm looks at a job that waits before one that runs, were this one requeued."""
+        """Whether Slurm looks at a job that waits before one that runs, were this one requeued and
+        given the age that it would have if it had waited until now: Slurm counts none meanwhile."""
         return self._places.held[waiting] < self._places.own[running]
 
     def owners(self, jobs: IntArray) -> IntArray:
