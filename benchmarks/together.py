@@ -16,8 +16,8 @@ Written down before the first run:
 A restart costs 30 s and a save 10 s on all of them. ``own`` is ``timetable``; ties are within 2% of
 average job time.
 
-Seed 0 is the ground as its own benchmark has it. Each further seed draws other jobs; those of
-``types`` are dealt over the arrivals anew. The verdict is on the means of the seeds.
+Seed 0 is the ground as its own benchmark has it. Each further seed draws other jobs, for ``types``
+from those of the trace. The verdict is on the means of the seeds.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.engine import Clock, Links, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.traces import open_trace
-from slurm_hadar.simulator.workload import Workload
+from slurm_hadar.simulator.workload import Workload, resampled
 
 OWN = "timetable"
 POLICIES = (
@@ -77,8 +77,7 @@ def types(seed: int) -> Ground:
 
     work = open_trace("trace_120", site.types, open_rates(Config()))
     if seed:
-        order = np.random.default_rng([seed, 43]).permutation(len(work.ids))
-        work = replace(work.take(order), arrival_s=work.arrival_s)
+        work = resampled(work, len(work.ids), seed)
     return Ground(work, site, 360.0)
 
 
