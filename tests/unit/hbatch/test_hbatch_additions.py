@@ -572,6 +572,15 @@ def test_prices_order_the_list(prices, expected):
     assert found == ["--partition=" + ",".join(expected)]
 
 
+def test_a_type_whose_nodes_are_asleep_comes_last_whatever_its_price():
+    for prices in ({}, {"v100": 0.1, "a100": 0.1, "k80": 0.1}):
+        found = added(
+            "types=any gpus=1 model=even", {"partition": "gpu"}, groups(speeds=EVEN),
+            prices=prices, asleep=frozenset({"ampere"}),
+        )  # fmt: skip
+        assert found.behind == ["--partition=v100,k80,ampere"]
+
+
 def test_on_a_stale_site_it_keeps_the_partition():
     stale = groups()
     stale.stale = True
