@@ -10,6 +10,7 @@ from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Sched
 from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Plan, by_type
 from slurm_hadar.reports import formats
 
@@ -151,6 +152,8 @@ def starts_worse(job: Job, observation: Observation) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
+    if why := _refused(job, observation):
+        return why
     if taker := observation.limit_waiters.taker(job):
         return f"job {taker} waits for a limit that it counts for, and would take its share"
     if _requeues_its_array(job, observation):
@@ -159,6 +162,29 @@ def starts_worse(job: Job, observation: Observation) -> str:
             "itself by that would requeue all tasks"
         )
     return _misleads(job, observation)
+
+
+def _refused(job: Job, observation: Observation) -> str:
+    """Why no partition that it runs in, or that its owner asked for, would start it again: limits
+    that became tighter hold for jobs that wait, not for those that run."""
+    asked = job.declaration.partitions if job.declaration is not None else ()
+    for names in (job.partitions, asked):
+        found = [
+            _out_of_limits(job, observation.partitions[name])
+            for name in names
+            if name in observation.partitions
+        ]
+        if found and all(found):
+            return f"Slurm would not start it again: {found[0]}"
+    return ""
+
+
+def _out_of_limits(job: Job, partition: Partition) -> str:
+    if job.time_limit_s > partition.max_time_s:
+        return f"its time limit is longer than MaxTime of partition {partition.name}"
+    if not partition.min_nodes <= job.node_count <= partition.max_nodes:
+        return f"MinNodes or MaxNodes of partition {partition.name} exclude its number of nodes"
+    return ""
 
 
 def _requeues_its_array(job: Job, observation: Observation) -> bool:
