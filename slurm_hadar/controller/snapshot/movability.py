@@ -180,10 +180,23 @@ def _refused(job: Job, observation: Observation) -> str:
 
 
 def _out_of_limits(job: Job, partition: Partition) -> str:
+    """Not by AllowAccounts and AllowGroups: parents of an account, and groups of a user, which a
+    tick does not know, may open the partition."""
+    name = partition.name
     if job.time_limit_s > partition.max_time_s:
-        return f"its time limit is longer than MaxTime of partition {partition.name}"
+        return f"its time limit is longer than MaxTime of partition {name}"
     if not partition.min_nodes <= job.node_count <= partition.max_nodes:
-        return f"MinNodes or MaxNodes of partition {partition.name} exclude its number of nodes"
+        return f"MinNodes or MaxNodes of partition {name} exclude its number of nodes"
+    for own, allowed, denied, key in (
+        (job.qos, partition.allow_qos, partition.deny_qos, "QOS"),
+        (job.account, (), () if partition.allow_accounts else partition.deny_accounts, "account"),
+    ):
+        if own and (own not in allowed if allowed else own in denied):
+            return f"partition {name} excludes its {key} {own}"
+    if partition.reservation_required and not job.reservation:
+        return f"partition {name} takes only jobs with a reservation (ReqResv)"
+    if partition.root_only and job.uid:
+        return f"partition {name} takes only jobs of root (RootOnly)"
     return ""
 
 
