@@ -127,7 +127,7 @@ def add(
             if result.listed:
                 record = replace(record, partitions=_named(partition), listed=result.listed)
         if declaration.checkpoint:
-            _make_movable(result, held)
+            _make_movable(result, declaration, held)
     try:
         comment, size = _comment(held, record)
         if size > COMMENT_LIMIT and record.listed:
@@ -355,14 +355,22 @@ def _size(memory_mb: int) -> str:
     return f"{memory_mb}M" if memory_mb % 1024 else f"{memory_mb // 1024}G"
 
 
-def _make_movable(result: Additions, held: Settings) -> None:
+_CUT_OFF = {
+    "yes": "it cannot answer a request to save",
+    "watch": "no controller sees its checkpoints",
+}
+"""``checkpoint`` -> what does not work where the job has no HADAR_EXCHANGE."""
+
+
+def _make_movable(result: Additions, declaration: Declaration, held: Settings) -> None:
     if "requeue" not in held and "no-requeue" not in held:
         result.options.append("--requeue")
     if "open-mode" not in held:
         result.options.append("--open-mode=append")
     export = (held.get("export") or "ALL").split(",")
-    if "ALL" not in export and "HADAR_EXCHANGE" not in export:
+    why = _CUT_OFF.get(declaration.habit)
+    if why and "ALL" not in export and "HADAR_EXCHANGE" not in export:
         result.notes.append(
-            "--export keeps HADAR_EXCHANGE from the job, so that it cannot answer a request to "
-            "save; add HADAR_EXCHANGE,HADAR_CHECKPOINT to it"
+            f"--export keeps HADAR_EXCHANGE from the job, so that {why}; add "
+            "HADAR_EXCHANGE,HADAR_CHECKPOINT to it"
         )

@@ -58,8 +58,9 @@ def ordered(
     sentence on the types that the list omits for their speed, empty where there are none.
 
     ``usable``: GPU types that the declaration allows. Where one of the types has no price
-    ``today``, the fastest is first. A type is too slow only beside one on which the job surely
-    fits, by what is known of the nodes today; where nothing is, no type is.
+    ``today``, the fastest is first; those whose nodes are asleep are last. A type is too slow only
+    beside one on which the job surely fits, by what is known of the nodes today; where nothing is,
+    no type is.
     """
     members, today = group.members, group.today
     own = held.get("constraint") or ""
@@ -89,7 +90,9 @@ def ordered(
         return speeds.get(kind, 1.0) - (prices[kind] if priced else 0.0)
 
     slower = {k: best / max(speeds.get(k, 1.0), 1e-9) for k in kinds if k not in fast}
-    return sorted(found, key=lambda name: -gain(members[name])), _omitted(slower, kinds)
+    # Slurm takes the first partition that has a free GPU, and wakes a node for it.
+    found.sort(key=lambda name: (name in today.asleep, -gain(members[name])))
+    return found, _omitted(slower, kinds)
 
 
 def _omitted(slower: Mapping[str, float], kinds: Sequence[str]) -> str:

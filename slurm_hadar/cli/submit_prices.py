@@ -35,9 +35,9 @@ class Today:
     ``shared``: types that unmanaged jobs accept beside others; ``nodes``: partition -> its largest
     usable nodes, empty where nothing is known of them; ``default``: the partition of a job that
     names none, empty where that is not known; ``kept``: the partitions in which this user's jobs
-    stay as typed."""
+    stay as typed; ``asleep``: those in which a job would wait for a node to boot."""
 
-    __slots__ = ("default", "kept", "nodes", "prices", "shared")
+    __slots__ = ("asleep", "default", "kept", "nodes", "prices", "shared")
 
     def __init__(
         self,
@@ -46,12 +46,14 @@ class Today:
         nodes: Mapping[str, Sequence[Node]] | None = None,
         default: str = "",
         kept: frozenset[str] = frozenset(),
+        asleep: frozenset[str] = frozenset(),
     ) -> None:
         self.prices = prices or {}
         self.shared = shared
         self.nodes = nodes or {}
         self.default = default
         self.kept = kept
+        self.asleep = asleep
 
 
 class ExchangeQuery:
@@ -144,11 +146,18 @@ def today(
         prices = {str(kind): _price(one, draw() * arriving) for kind, one in types.items()}
         nodes = _nodes(published.get("nodes", {}))
         kept = _kept(published.get("kept", {}))
+        asleep = _asleep(published.get("asleep", []))
     except (SiteError, ValueError, ArithmeticError):
         return Today()
     shared = frozenset(kind for kind in prices if types[kind].get("shared") is True)
     default = published.get("default")
-    return Today(prices, shared, nodes, default if isinstance(default, str) else "", kept)
+    return Today(prices, shared, nodes, default if isinstance(default, str) else "", kept, asleep)
+
+
+def _asleep(source: object) -> frozenset[str]:
+    if not isinstance(source, list):
+        raise SiteError("asleep is no list")
+    return frozenset(map(str, source))
 
 
 def _kept(source: object) -> frozenset[str]:

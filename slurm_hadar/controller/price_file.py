@@ -35,7 +35,9 @@ def publish(
             prices = newcomers.type_prices(observation, shown)
             types = {kind: asdict(price) for kind, price in prices.items()}
             arriving = newcomers.arriving(observation, interval_s)
-        write_prices(folder, PriceList(types, arriving, interval_s, nodes, default, kept))
+        asleep = sorted(names & observation.asleep)
+        found = PriceList(types, arriving, interval_s, nodes, default, kept, asleep)
+        write_prices(folder, found)
     except OSError as error:
         return [f"the prices in {folder} cannot be written ({error.strerror})"]
     return []

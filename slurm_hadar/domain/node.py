@@ -8,7 +8,8 @@ from math import inf
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node. Memory in MB. ``usable`` is False for down, drained, failing or reserved-for-boot
-    nodes: their idle GPUs do not exist for a plan."""
+    nodes: their idle GPUs do not exist for a plan. Nor do those of one that is ``asleep``: it is
+    powered down or boots, and only Slurm wakes it, for a job that finds no other place."""
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -21,6 +22,7 @@ class Node:
     memory_used_mb: int = 0
     state: str = ""
     usable: bool = True
+    asleep: bool = False
 
     @property
     def used_without_cpus(self) -> Mapping[str, int]:

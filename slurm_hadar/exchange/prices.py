@@ -20,7 +20,8 @@ class PriceList:
     for within the last ``interval_s`` seconds; ``nodes``: partition -> GPUs, CPUs and MB of its
     largest nodes; ``default``: the partition that Slurm gives a job that names none, empty where
     that is not sure; ``kept``: partition of ``partitions.groups`` -> :func:`marks <mark>` of the
-    users whose jobs stay in it as typed, None: of all."""
+    users whose jobs stay in it as typed, None: of all; ``asleep``: partitions in which a job would
+    wait for a node to boot."""
 
     types: Mapping[str, Mapping[str, object]]
     arriving: int
@@ -28,6 +29,7 @@ class PriceList:
     nodes: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
     default: str = ""
     kept: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
+    asleep: Sequence[str] = ()
 
 
 def mark(user: str) -> int:
@@ -45,6 +47,7 @@ def write_prices(folder: Path, prices: PriceList) -> None:
         "default": prices.default,
         "nodes": dict(prices.nodes),
         "kept": dict(prices.kept),
+        "asleep": list(prices.asleep),
     }
     files.write_json(folder / NAME, content)
 

@@ -188,6 +188,7 @@ def _node(record: dict[str, str]) -> Node:
         memory_used_mb=_whole(record, "AllocMem"),
         state=state,
         usable=states.node_usable(state),
+        asleep=states.node_asleep(state),
     )
 
 

@@ -77,6 +77,9 @@ _NODE_CLOSED = frozenset(
 )
 """States in which a node takes no new job of ours while those that it runs go on."""
 
+_NODE_ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP", "POWER_UP"})
+"""States of a node that has to boot before a job runs there, or boots."""
+
 _NODE_MARKS = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -130,6 +133,11 @@ def node_usable(state: str) -> bool:
     """Whether Slurm may start a job on a node in this state."""
     flags = node_flags(state)
     return bool(flags) and flags <= _NODE_USABLE
+
+
+def node_asleep(state: str) -> bool:
+    """Whether a job that Slurm starts on a node in this state waits until the node has booted."""
+    return not _NODE_ASLEEP.isdisjoint(node_flags(state))
 
 
 def node_keeps_its_jobs(state: str) -> bool:

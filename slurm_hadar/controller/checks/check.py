@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from slurm_hadar import policies
@@ -46,6 +47,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", f"site {config.site.name}, mode {config.site.mode}, policy {config.controller.policy}"
     )
+    yield from _libraries(config)
     user = controller_user(config)
     if not user.switches:
         yield Finding(
@@ -91,6 +93,20 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
+
+
+def _libraries(config: Config) -> Iterator[Finding]:
+    """What only a controller needs, which may be on another machine."""
+    needed = {"highspy": "most policies need it, so ticks fail once there is something to decide"}
+    if config.metrics.port or config.metrics.textfile:
+        needed["prometheus_client"] = "[metrics] needs it, so no controller starts"
+    for name, why in needed.items():
+        if find_spec(name) is None:
+            yield Finding(
+                "warning",
+                f"{name} is not installed here: {why}",
+                "where the controller runs: pip install 'slurm-hadar[controller]'",
+            )
 
 
 def _associations(config: Config, cluster: Cluster, settings: dict[str, str]) -> Iterator[Finding]:

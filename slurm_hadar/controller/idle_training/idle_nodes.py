@@ -79,7 +79,7 @@ def idle(others: Observation, config: Config) -> list[str]:
         and partitions & set(node.partitions)
         and not any(node.gpus_used.values())
         and not node.cpus_used
-        and "POWER" not in node.state.upper()
+        and not node.asleep
     ]
 
 

@@ -71,8 +71,8 @@ class Observation:
 
     @cached_property
     def free_gpus(self) -> Mapping[str, Mapping[str, int]]:
-        """Node -> GPU type -> GPUs that are idle, of usable nodes outside reservations; computed
-        once for all that ask in a tick."""
+        """Node -> GPU type -> GPUs that are idle, of usable nodes outside reservations that are
+        awake; computed once for all that ask in a tick."""
         closed = self.reserved_nodes()
         return {
             node.name: {
@@ -80,8 +80,20 @@ class Observation:
                 for kind, count in node.gpus.items()
             }
             for node in self.nodes.values()
-            if node.usable and node.name not in closed
+            if node.usable and not node.asleep and node.name not in closed
         }
+
+    @cached_property
+    def asleep(self) -> frozenset[str]:
+        """Partitions of which no node that is awake has an idle GPU, and one that is asleep has: a
+        job that starts there now waits until that node has booted."""
+        asleep = {one.name for one in self.nodes.values() if one.usable and one.asleep and one.gpus}
+        free = {name for name, gpus in self.free_gpus.items() if any(gpus.values())}
+        return frozenset(
+            name
+            for name, partition in self.partitions.items()
+            if not asleep.isdisjoint(partition.nodes) and free.isdisjoint(partition.nodes)
+        )
 
     @cached_property
     def gpu_types(self) -> Mapping[str, frozenset[str]]:

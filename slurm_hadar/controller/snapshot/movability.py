@@ -10,6 +10,7 @@ from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Sched
 from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Plan, by_type
 from slurm_hadar.reports import formats
 
@@ -151,6 +152,8 @@ def starts_worse(job: Job, observation: Observation) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
+    if why := _refused(job, observation):
+        return why
     if taker := observation.limit_waiters.taker(job):
         return f"job {taker} waits for a limit that it counts for, and would take its share"
     if _requeues_its_array(job, observation):
@@ -159,6 +162,42 @@ def starts_worse(job: Job, observation: Observation) -> str:
             "itself by that would requeue all tasks"
         )
     return _misleads(job, observation)
+
+
+def _refused(job: Job, observation: Observation) -> str:
+    """Why no partition that it runs in, or that its owner asked for, would start it again: limits
+    that became tighter hold for jobs that wait, not for those that run."""
+    asked = job.declaration.partitions if job.declaration is not None else ()
+    for names in (job.partitions, asked):
+        found = [
+            _out_of_limits(job, observation.partitions[name])
+            for name in names
+            if name in observation.partitions
+        ]
+        if found and all(found):
+            return f"Slurm would not start it again: {found[0]}"
+    return ""
+
+
+def _out_of_limits(job: Job, partition: Partition) -> str:
+    """Not by AllowAccounts and AllowGroups: parents of an account, and groups of a user, which a
+    tick does not know, may open the partition."""
+    name = partition.name
+    if job.time_limit_s > partition.max_time_s:
+        return f"its time limit is longer than MaxTime of partition {name}"
+    if not partition.min_nodes <= job.node_count <= partition.max_nodes:
+        return f"MinNodes or MaxNodes of partition {name} exclude its number of nodes"
+    for own, allowed, denied, key in (
+        (job.qos, partition.allow_qos, partition.deny_qos, "QOS"),
+        (job.account, (), () if partition.allow_accounts else partition.deny_accounts, "account"),
+    ):
+        if own and (own not in allowed if allowed else own in denied):
+            return f"partition {name} excludes its {key} {own}"
+    if partition.reservation_required and not job.reservation:
+        return f"partition {name} takes only jobs with a reservation (ReqResv)"
+    if partition.root_only and job.uid:
+        return f"partition {name} takes only jobs of root (RootOnly)"
+    return ""
 
 
 def _requeues_its_array(job: Job, observation: Observation) -> bool:

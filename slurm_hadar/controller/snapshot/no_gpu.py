@@ -18,7 +18,8 @@ def why_no_gpu(observation: Observation, kinds: Collection[str]) -> str:
     if not {kind for one in observation.nodes.values() for kind in one.gpus} <= {*kinds}:
         gpus += f" of {', '.join(kinds)}"
     there = [node for node in observation.nodes.values() if any(map(node.gpus.get, kinds))]
-    names = [node.name for node in there if node.usable]
+    usable = [node for node in there if node.usable]
+    names = [node.name for node in usable if not node.asleep]
     reserved = observation.reserved_nodes().intersection(names)
     open_ = [observation.free_gpus[name] for name in names if name not in reserved]
     found = []
@@ -27,7 +28,8 @@ def why_no_gpu(observation: Observation, kinds: Collection[str]) -> str:
     elif open_:
         found.append(f"all {gpus} are busy with jobs that slurm-hadar cannot move")
     for number, what in (
-        (len(there) - len(names), "down, drained or otherwise closed to new jobs (sinfo -R)"),
+        (len(there) - len(usable), "down, drained or otherwise closed to new jobs (sinfo -R)"),
+        (len(usable) - len(names), "powered down or booting (Slurm wakes nodes)"),
         (len(reserved), "reserved (scontrol show reservation)"),
     ):
         if number:

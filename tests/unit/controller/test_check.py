@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 from dataclasses import replace
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +55,28 @@ def test_everything_missing_is_said_with_its_cure_and_no_traceback(tmp_path):
     assert len(bad) == 3 and all(finding.cure for finding in bad)
     assert "does not exist" in bad[0].what and "exchange folder" in bad[1].what
     assert "Slurm does not answer" in bad[2].what
+
+
+@pytest.mark.parametrize(
+    ("absent", "more", "says"),
+    [
+        ({"highspy"}, "", ["highspy"]),
+        ({"highspy", "prometheus_client"}, "", ["highspy"]),
+        ({"prometheus_client"}, "[metrics]\nport = 9816\n", ["prometheus_client"]),
+        ({"nothing"}, "[metrics]\nport = 9816\n", []),
+    ],
+)
+def test_libraries_that_only_a_controller_needs_are_missed(
+    tmp_path, monkeypatch, absent, more, says
+):
+    monkeypatch.setattr(
+        check, "find_spec", lambda name: None if name in absent else find_spec(name)
+    )
+    found = [one for one in findings(site(tmp_path, more)) if "not installed" in one.what]
+    assert [one.what.split()[0] for one in found] == says
+    for one in found:
+        assert one.level == "warning"
+        assert one.cure == "where the controller runs: pip install 'slurm-hadar[controller]'"
 
 
 def test_a_configuration_with_mistakes_is_checked_as_far_as_it_goes(tmp_path):

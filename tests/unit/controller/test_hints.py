@@ -63,6 +63,20 @@ def test_the_place_that_the_policy_has_for_it_comes_first():
     assert hint(job(declaration=ALL), {"1": {"k80": 1}}) == {"Partition": "k80,v100,p100"}
 
 
+def test_a_type_whose_nodes_have_to_boot_comes_last():
+    """Slurm takes the first partition that has a free GPU, and wakes a node for it."""
+
+    def order(asleep, **used):
+        found = [replace(one, asleep=one.name in asleep) for one in nodes(**used)]
+        return hint(job(declaration=ALL), found=found)["Partition"]
+
+    assert order(("v1", "v2")) == "p100,k80,v100"
+    assert order(("v1", "v2", "p1", "p2", "k1", "k2")) == "v100,p100,k80"
+    # Slurm takes a node that is awake first.
+    assert order(("v1",)) == "v100,p100,k80"
+    assert order(("v1",), v2=2) == "p100,k80,v100"
+
+
 def test_types_on_which_it_would_be_far_slower_are_left_out_unless_its_owner_names_them():
     any_type = hint(job(declaration=ANY))["Partition"].split(",")
     assert any_type == ["v100", "p100"]

@@ -193,7 +193,7 @@ def test_per_job_requests_are_left_to_slurm():
         {"usable": False},
         {"cpus_used": 1},
         {"gpus_used": {"v100": 1}},
-        {"state": "IDLE+CLOUD+POWERED_DOWN"},
+        {"asleep": True},
         {"partitions": ("gpu",)},
         {"gpus": {}},
     ],

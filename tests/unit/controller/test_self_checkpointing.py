@@ -332,6 +332,34 @@ def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
     assert means.deferred["1"].startswith("it cannot be moved now: ") and why in means.deferred["1"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"max_time_s": 3599.0}, "MaxTime of partition gpu"),
+        ({"min_nodes": 2}, "MinNodes or MaxNodes of partition gpu"),
+        ({"max_nodes": 0}, "MinNodes or MaxNodes of partition gpu"),
+        ({"max_time_s": 3600.0, "min_nodes": 1, "max_nodes": 1}, ""),
+        ({"allow_qos": ("special",)}, "partition gpu excludes its QOS normal"),
+        ({"deny_qos": ("normal",)}, "partition gpu excludes its QOS normal"),
+        # Slurm looks at the one that denies only without the one that allows.
+        ({"allow_qos": ("normal",), "deny_qos": ("normal",)}, ""),
+        ({"deny_accounts": ("phys",)}, "partition gpu excludes its account phys"),
+        ({"deny_accounts": ("phys",), "allow_accounts": ("phys",)}, ""),
+        ({"allow_accounts": ("science",)}, ""),
+        ({"reservation_required": True}, "ReqResv"),
+        ({"root_only": True}, "RootOnly"),
+    ],
+)
+def test_a_job_stays_whose_partition_became_too_narrow_for_it(limits, why):
+    """Slurm lets it run on, and would not start it again."""
+    one = runs("checkpoint=signal", time_limit_s=3600.0, qos="normal", account="phys")
+    shown = observation([one])
+    tight = replace(shown.partitions["gpu"], **limits)
+    shown = replace(shown, partitions={**shown.partitions, "gpu": tight})
+    deferred = decide(shown, {"1": {"v100": 1}}).deferred.get("1", "")
+    assert why in deferred and bool(deferred) == bool(why)
+
+
 @pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "Resources"])
 def test_a_task_stays_while_others_of_its_array_wait_for_its_place(reason):
     shown = runs("checkpoint=signal", array_job_id=7)

@@ -54,6 +54,11 @@ def test_a_node_that_has_gone_does():
     assert "node v1, where it would go, is not available any more" in why(found=found)
 
 
+def test_a_node_that_fell_asleep_does():
+    found = [replace(one, asleep=True) if one.name == "v1" else one for one in nodes()]
+    assert "node v1, where it would go, is not available any more" in why(found=found)
+
+
 def test_the_place_of_another_move_is_not_free():
     other = running("2", {"k1": {"k80": 1}})
     both = {"v1": {"v100": 2}}

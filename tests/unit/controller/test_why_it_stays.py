@@ -63,6 +63,7 @@ def test_a_job_that_declares_its_work_is_not_called_one_of_unknown_work():
 
 
 BUSY = [replace(one, gpus_used=one.gpus, cpus_used=2) for one in nodes()]
+ASLEEP = replace(nodes()[5], state="IDLE+POWERED_DOWN", asleep=True)
 DRAINED = [replace(one, state="IDLE+DRAIN", usable=False) for one in nodes()]
 
 
@@ -80,12 +81,25 @@ DRAINED = [replace(one, state="IDLE+DRAIN", usable=False) for one in nodes()]
             DRAINED,
             "all nodes with GPUs are down, drained or otherwise closed to new jobs (sinfo -R)",
         ),
+        (
+            [*BUSY[:5], ASLEEP],
+            "all GPUs are busy with jobs that slurm-hadar cannot move; 1 of 6 nodes with GPUs is "
+            "powered down or booting (Slurm wakes nodes)",
+        ),
     ],
-    ids=["busy", "busy and drained", "drained"],
+    ids=["busy", "busy and drained", "drained", "busy and asleep"],
 )
 def test_why_no_gpu_is_there_for_any_job(policy, there, says):
     plan = planned(look(observation([job("1")], there)), policy)
     assert plan.waiting == {"1": says} and plan.notes == (says,)
+
+
+def test_no_job_moves_to_a_node_that_has_to_boot():
+    here = running("1", {"k1": {"k80": 1}}, declaration=DECLARED, start_s=NOW - 3600)
+    there = [replace(one, asleep=one.name[0] != "k") for one in nodes(k1=1)]
+    awake = planned(look(observation([here], nodes(k1=1))), "timetable")
+    assert "k80" not in awake.placements["1"].gpus
+    assert planned(look(observation([here], there)), "timetable").placements["1"].gpus == {"k80": 1}
 
 
 K80 = Declaration(types=("k80",), checkpoint="yes", model="ResNet-50")

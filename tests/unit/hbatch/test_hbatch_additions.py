@@ -267,6 +267,21 @@ def test_an_export_that_cuts_the_job_off_is_reported(export, warns):
     assert any("HADAR_EXCHANGE" in note for note in notes) is warns
 
 
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ("checkpoint=yes", "cannot answer a request to save"),
+        ("checkpoint=watch:/a/b", "no controller sees its checkpoints"),
+        # Slurm brings the signal, and a restart asks for nothing.
+        ("checkpoint=signal signal=B:USR1", ""),
+        ("checkpoint=restart lose=60", ""),
+    ],
+)
+def test_only_what_reads_the_environment_is_said_to_miss_it(declared, says):
+    notes = [n for n in added(f"gpus=1 {declared}", {"export": "A"}).notes if "--export" in n]
+    assert [says in note for note in notes] == ([True] if says else [])
+
+
 def listed(words, held=None, where=None, **options):
     """The partitions of the list that is added; None where the partition stays as typed."""
     result = added(words, {"partition": "gpu", **(held or {})}, where or groups(), **options)
@@ -570,6 +585,15 @@ def test_prices_order_the_list(prices, expected):
     held = {"partition": "gpu"}
     found = added("types=any gpus=1 model=even", held, groups(speeds=EVEN), prices=prices).behind
     assert found == ["--partition=" + ",".join(expected)]
+
+
+def test_a_type_whose_nodes_are_asleep_comes_last_whatever_its_price():
+    for prices in ({}, {"v100": 0.1, "a100": 0.1, "k80": 0.1}):
+        found = added(
+            "types=any gpus=1 model=even", {"partition": "gpu"}, groups(speeds=EVEN),
+            prices=prices, asleep=frozenset({"ampere"}),
+        )  # fmt: skip
+        assert found.behind == ["--partition=v100,k80,ampere"]
 
 
 def test_on_a_stale_site_it_keeps_the_partition():

@@ -54,6 +54,14 @@ def test_the_default_partition_is_published(tmp_path):
     assert today(site_at(tmp_path), time.time(), True).default == ""
 
 
+def test_partitions_whose_nodes_are_asleep_are_published(tmp_path):
+    write_prices(tmp_path, PriceList({}, 0, 60.0, asleep=["v100"]))
+    assert today(site_at(tmp_path), time.time(), True).asleep == {"v100"}
+    for wrong in ("v100", 5, None, {"v100": 1}):
+        published = {"types": {}, "arriving": 0, "asleep": wrong}
+        assert submit_prices.today(published, True).asleep == frozenset()
+
+
 def test_where_many_come_each_counts_some_of_them(tmp_path):
     write_prices(tmp_path, PriceList({"v100": HALF}, 10, 60.0))
     found = [read(tmp_path, draw)["v100"] for draw in (0.0, 0.5, 1.0)]

@@ -72,6 +72,23 @@ def test_node_states(state: str, usable: bool) -> None:
     assert states.node_usable(state) is usable
 
 
+@pytest.mark.parametrize(
+    ("state", "asleep"),
+    [
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("IDLE~", True),
+        ("MIXED+POWERING_UP", True),
+        ("ALLOCATED#", True),
+        ("IDLE", False),
+        ("MIXED+CLOUD", False),
+        ("IDLE+PLANNED", False),
+        ("DOWN*", False),
+    ],
+)
+def test_a_node_that_has_to_boot_first_is_asleep(state: str, asleep: bool) -> None:
+    assert states.node_asleep(state) is asleep
+
+
 def test_held_is_a_matter_of_waiting_jobs() -> None:
     assert states.held(JobState.PENDING, 0, "Priority")
     assert states.held(JobState.PENDING, 5, "JobHeldAdmin")

@@ -271,7 +271,9 @@ def _by_type(
     placement = known.plan.placements.get(job.id)
     placed = set(placement.gpus) if placement is not None else set()
 
-    def order(name: str) -> tuple[bool, bool, float]:
-        return name not in fit, types[name] not in placed, -possible[name]
+    asleep = known.observation.asleep
+
+    def order(name: str) -> tuple[bool, bool, bool, float]:
+        return name not in fit, name in asleep, types[name] not in placed, -possible[name]
 
     return Preference(tuple(sorted(possible, key=order)), fit)

@@ -55,7 +55,8 @@ def obstacles(
 
 
 def _is_usable(name: str, observation: Observation) -> bool:
-    return name in observation.nodes and observation.nodes[name].usable
+    node = observation.nodes.get(name)
+    return node is not None and node.usable and not node.asleep
 
 
 def _move(entry: Entry, job: Job) -> Action:
