@@ -50,6 +50,7 @@ POLICIES = (
 )  # fmt: skip
 COSTS = Costs(restart_s=30.0, checkpoint_s=10.0)
 TIE = 1.02
+HEADER = "ground   policy         JCT h   span h  used   moves  never  seeds: JCT, makespan, h"
 JOBS, LOAD = 160, 1.0
 SEEDS = (0, 1, 2)
 CPUS, MEM_GB = 3, 62
@@ -196,46 +197,57 @@ def run(name: str, policy: str, seed: int) -> Cell:
     )
 
 
-def line(cell: Cell) -> str:
-    """One row of the table."""
-    if cell.error:
-        return f"{cell.ground:8s} {cell.policy:12s} {cell.seed:4d}  cannot: {cell.error}"
-    return (
-        f"{cell.ground:8s} {cell.policy:12s} {cell.seed:4d} {cell.avg_jct_h:8.2f} "
-        f"{cell.makespan_h:10.1f} "
-        f"{cell.utilization:5.0%} {cell.moves:7d} {cell.unfinished:6d} {cell.wall_s:7.1f}"
-    )
-
-
 @dataclass(frozen=True)
 class Means:
     """Of one policy on one ground, over the seeds, in hours."""
 
+    ground: str
     policy: str
     avg_jct_h: float
     makespan_h: float
 
 
-def means(cells: Sequence[Cell], ground: str) -> list[Means]:
-    """Of the policies that could carry out all seeds of a ground, and ended all jobs."""
-    here = [cell for cell in cells if cell.ground == ground]
-    failed = {cell.policy for cell in here if cell.error or cell.unfinished}
+def means(cells: Sequence[Cell]) -> list[Means]:
+    """Of each policy and ground where it could carry out every seed and ended all jobs."""
     found = []
-    for policy in dict.fromkeys(cell.policy for cell in here if cell.policy not in failed):
-        own = [cell for cell in here if cell.policy == policy]
-        jct, makespan = (
-            float(np.mean([getattr(cell, name) for cell in own]))
-            for name in ("avg_jct_h", "makespan_h")
-        )
-        found.append(Means(policy, jct, makespan))
+    for (ground, policy), rows in _by_policy(cells).items():
+        if not any(cell.error or cell.unfinished for cell in rows):
+            jct, makespan = (
+                float(np.mean([getattr(cell, name) for cell in rows]))
+                for name in ("avg_jct_h", "makespan_h")
+            )
+            found.append(Means(ground, policy, jct, makespan))
     return found
+
+
+def _by_policy(cells: Sequence[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.ground, cell.policy), []).append(cell)
+    return found
+
+
+def line(cells: Sequence[Cell]) -> str:
+    """One row of the table, of one policy on one ground."""
+    start = f"{cells[0].ground:8s} {cells[0].policy:12s}"
+    errors = [cell for cell in cells if cell.error]
+    if errors:
+        return f"{start}  seed {errors[0].seed} cannot: {errors[0].error}"
+    jct, makespan = [cell.avg_jct_h for cell in cells], [cell.makespan_h for cell in cells]
+    return (
+        f"{start} {np.mean(jct):7.2f} {np.mean(makespan):8.1f} "
+        f"{np.mean([cell.utilization for cell in cells]):5.0%} "
+        f"{np.mean([cell.moves for cell in cells]):7.0f} "
+        f"{sum(cell.unfinished for cell in cells):6d} "
+        f"{' '.join(f'{one:6.2f}' for one in jct)}  {' '.join(f'{one:6.1f}' for one in makespan)}"
+    )
 
 
 def verdict(cells: Sequence[Cell]) -> list[str]:
     """Per ground: our own beside the best of the others, by the means over the seeds."""
     words = []
     for name in dict.fromkeys(cell.ground for cell in cells):
-        here = means(cells, name)
+        here = [c for c in means(cells) if c.ground == name]
         own = next((c for c in here if c.policy == OWN), None)
         others = [c for c in here if c.policy != OWN]
         if own is None or not others:
@@ -254,7 +266,7 @@ def verdict(cells: Sequence[Cell]) -> list[str]:
 
 
 def main() -> None:
-    """Run the grid and print every cell."""
+    """Run the grid and print a row for each ground and policy."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--grounds", default=",".join(GROUNDS))
     parser.add_argument("--policies", default=",".join(POLICIES))
@@ -263,12 +275,11 @@ def main() -> None:
     args = parser.parse_args()
     cells: list[Cell] = []
     if not args.json:
-        print("ground   policy       seed    JCT h  makespan h  used   moves  never  wall s")
-    rows = product(args.grounds.split(","), args.policies.split(","), args.seeds)
-    for name, policy, seed in rows:
-        cells.append(run(name, policy, seed))
+        print(HEADER)
+    for name, policy in product(args.grounds.split(","), args.policies.split(",")):
+        cells += [run(name, policy, seed) for seed in args.seeds]
         if not args.json:
-            print(line(cells[-1]))
+            print(line(cells[-len(args.seeds) :]))
             sys.stdout.flush()
     if args.json:
         print(json.dumps([asdict(cell) for cell in cells]))
