@@ -204,10 +204,9 @@ SECTIONS = (
     Section(
         "together",
         "Every policy on every kind of workload",
-        "All costs on. Aim for timetable: ties with the best on its own ground, wins on the mixed "
-        "one. On the ground of tasks hadare is ahead of it and of hare: its copies average "
-        "parameters and take more GPUs than a round has tasks, where the others keep the global "
-        "batch, as such jobs ask.",
+        "All costs on, three seeds. Aim for timetable: first, or within 2% of the first, in mean "
+        "job time and in makespan on each ground, by the means of the seeds. Further seeds draw "
+        "other jobs. `span` is the makespan, `used` the part of the GPU time that jobs held.",
         "python -m benchmarks.together",
     ),
     Section(
