@@ -452,7 +452,7 @@ nvmlDeviceGetUtilizationRates = lambda i: types.SimpleNamespace(gpu=0)
 ON_NODE = """
 import sys
 from slurm_hadar.plugins import on_node
-on_node.sample.__defaults__ = (0.1, 0.5)
+on_node.INTERVAL_S, on_node._WRITE_S = 0.1, 0.5
 sys.exit(on_node.main())
 """
 

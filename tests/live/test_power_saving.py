@@ -10,6 +10,7 @@ from shared_steps import HBATCH
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -24,7 +25,9 @@ SECONDS = 20
 def box(make_sandbox, slurm_prefix):
     guards = {"min_between_moves_s": 0.0}
     return make_sandbox(
-        mode="act", layout=LAYOUT, slurm_prefix=slurm_prefix, settings={"guards": guards}
+        layout=LAYOUT,
+        slurm_prefix=slurm_prefix,
+        options=SandboxOptions(mode="act", settings={"guards": guards}),
     )
 
 

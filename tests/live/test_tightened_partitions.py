@@ -10,6 +10,7 @@ from shared_steps import HBATCH
 from slurm_hadar import config
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.sandbox.layout import Layout, NodeGroup
+from slurm_hadar.sandbox.options import SandboxOptions
 from slurm_hadar.sandbox.processes import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -23,7 +24,8 @@ PARTITIONS = ("gpu", "v100", "k80")
 @pytest.fixture
 def box(make_sandbox, slurm_prefix):
     settings = {"guards": {"min_between_moves_s": 0.0}}
-    box = make_sandbox(mode="act", layout=LAYOUT, slurm_prefix=slurm_prefix, settings=settings)
+    options = SandboxOptions(mode="act", settings=settings)
+    box = make_sandbox(layout=LAYOUT, slurm_prefix=slurm_prefix, options=options)
     write_wrapper_site(config.load(box.config_path), box.config_path)
     return box
 
