@@ -313,7 +313,7 @@ class Controller:
             others=idle_nodes.without(observation, trainers),
             past=self.learning.history(sent, received.now, self._clock()),
             refusals=apply.refusals(
-                self.store, [job.id for job in observation.jobs.values() if job.held]
+                self.store, {job.id for job in observation.jobs.values() if job.held}
             ),
             lent=self._lent(),
             idle=held_idle.record(self.store, self.config, observation.now),
