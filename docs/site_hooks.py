@@ -6,9 +6,11 @@ copy of each file that is linked, below ``repository/``, and the link leads ther
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from griffe import Class, Extension, Module, Parameters
 from mkdocs.structure.files import File
 
 _LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
@@ -17,7 +19,28 @@ _API = re.compile(r"<!-- api: (\S+) -->")
 _ROLE = re.compile(
     r":(?:class|func|meth|data):<code>~?\.?(?:\w+\.)*(\w+)</code>|:mod:<code>([\w.]+)</code>"
 )
+_TAKES = re.compile(r"takes\((\w+)\)")
 _COPIES = "repository"
+
+
+class RecordKeywords(Extension):
+    """Constructors that take a record are shown with the record's arguments."""
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        """Give each such constructor of a package its arguments; after griffe's dataclasses."""
+        for found in _classes(pkg):
+            own = found.members.get("__init__")
+            for decorator in own.decorators if own is not None and own.is_function else []:
+                if record := _TAKES.fullmatch(str(decorator.value)):
+                    arguments = pkg.modules_collection[found.resolve(record[1])].parameters
+                    own.parameters = Parameters(own.parameters[0], *list(arguments)[1:])
+
+
+def _classes(module: Module) -> Iterator[Class]:
+    yield from (one for one in module.classes.values() if not one.is_alias)
+    for inner in module.modules.values():
+        if not inner.is_alias:
+            yield from _classes(inner)
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -12,8 +12,7 @@ ordinary training. HadarE: arXiv 2503.10918, the tracker as recalled.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,10 +25,11 @@ from slurm_hadar.runtime.copies_flat import Flat, reset_state
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.copies_link import CopyLink, Link
 from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
-from slurm_hadar.runtime.copies_settings import CopiesSettings, Rule
+from slurm_hadar.runtime.copies_settings import CopiesOptions
 from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracked, Tracker
-from slurm_hadar.runtime.core import SessionCore, SessionOptions, all_work, say
+from slurm_hadar.runtime.core import SessionCore
+from slurm_hadar.runtime.keywords import takes
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.samples import Segment
 from slurm_hadar.runtime.signals import Signals
@@ -61,73 +61,40 @@ class Copies:
 
     _tracks: Callable[..., Tracker] = Tracker
 
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Any,
-        *,
-        dataset_size: int,
-        batch: int,
-        epochs: int | None = None,
-        samples: int | None = None,
-        scheduler: Any = None,
-        schedule: str = "epoch",
-        also: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        path: str | Path | None = None,
-        every_s: float = 0.0,
-        round_s: float = 30.0,
-        round_epochs: float = 0.125,
-        overhead: float = 0.02,
-        learning_rate: Rule = "auto",
-        optimizer_state: str = "average",
-        shares: Sequence[float] = (),
-        name: str = "",
-        signal: str | None = None,
-        gpus: int | None = None,
-        nonfinite: str = "report",
-        trusted: bool = False,
-        log: Callable[[str], None] = say,
-    ) -> None:
-        if dataset_size < 1 or seed < 0 or batch < 1:
-            raise UsageError("dataset_size >= 1, batch >= 1 and seed >= 0 are needed")
-        total = all_work(epochs, samples, dataset_size)
-        self._model, self._optimizer, self._state_rule = model, optimizer, optimizer_state
-        core = SessionCore(SessionOptions(name, gpus, every_s, signal, nonfinite, log))
+    @takes(CopiesOptions)
+    def __init__(self, options: CopiesOptions) -> None:
+        total, batch = options.work, options.batch
+        self._model, self._optimizer = options.model, options.optimizer
+        self._state_rule = options.optimizer_state
+        core = SessionCore(options)
         self._signals: Signals = core.signals
         self._link = Link()
-        settings = CopiesSettings(
-            round_epochs, round_s, overhead, every_s,
-            optimizer_state, shares, learning_rate, schedule,
-        )  # fmt: skip
-        settings.check_shares(self._link.size)
+        options.check_shares(self._link.size)
         self.copies = self._link.size
         """Processes that were started, this one included."""
         self.first = self._link.first
         """Whether this process keeps the checkpoint and should print the results."""
         core.join_copies(first=self.first)
-        core.find_gpus(model, nodes=())
+        core.find_gpus(self._model, nodes=())
         self._emulation, self._exchange = core.emulation, core.exchange
         self.gpus = core.gpus
         """GPUs of this copy."""
-        self._state = State(dataset_size, seed, batch, batch)
+        self._state = State(options.dataset_size, options.seed, batch, batch)
         self._random: dict[str, Any] | None = None
         self._tracker: Tracker | None = None
         self._ledger = Ledger(self._state, total)
         if self.first:
-            parts = stateful_parts(model, optimizer, scheduler, None, also or {})
-            where = None if path is None else Path(path).absolute()
-            store = CheckpointStore(where, parts, core.say, trusted=trusted)
-            self._begin_tracker(core, store, settings, scheduler)
+            self._begin_tracker(core, options)
         else:
             self._flat = self._make_flat()
         self._current: Batch | None = None
-        self._orders = Orders(seed, dataset_size)
+        self._orders = Orders(options.seed, options.dataset_size)
         self._idle_since = time.monotonic()
 
-    def _begin_tracker(
-        self, core: SessionCore, store: CheckpointStore, settings: CopiesSettings, scheduler: Any
-    ) -> None:
+    def _begin_tracker(self, core: SessionCore, options: CopiesOptions) -> None:
+        scheduler = options.scheduler
+        parts = stateful_parts(self._model, self._optimizer, scheduler, None, options.also or {})
+        store = CheckpointStore(options.checkpoint, parts, core.say, trusted=options.trusted)
         self._random = resume(self._ledger, store, core.exchange, self._link.size, core.say)
         self._steering = CopiesSteering(core, self._ledger, store)
         # Made only now: the checkpoint brought the optimizer's state.
@@ -136,7 +103,7 @@ class Copies:
             self._link,
             Tracked(self._flat, self._optimizer, scheduler, core.gpus),
             self._steering,
-            settings,
+            options,
             self._weights,
         )
 

@@ -9,7 +9,7 @@ from math import fsum
 
 from slurm_hadar.runtime import samples
 from slurm_hadar.runtime.checkpoint_store import State
-from slurm_hadar.runtime.copies_settings import CopiesSettings
+from slurm_hadar.runtime.copies_settings import CopiesOptions
 from slurm_hadar.runtime.samples import Segment
 
 Range = tuple[int, int]
@@ -119,7 +119,7 @@ def length(ranges: Sequence[Range]) -> int:
 
 
 def round_samples(
-    speed: float, left: int, least: int, cost_s: float, settings: CopiesSettings
+    speed: float, left: int, least: int, cost_s: float, settings: CopiesOptions
 ) -> int:
     """Samples of the next round at ``speed`` samples/s together.
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.domain.errors import UsageError
+from slurm_hadar.runtime.core import SessionOptions, WorkOptions
 
-Rule = str | Callable[[float], float]
 _RULES: dict[str, Callable[[float], float]] = {
     "auto": lambda factor: factor,
     "sqrt": lambda factor: factor**0.5,
@@ -13,22 +13,24 @@ _RULES: dict[str, Callable[[float], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CopiesSettings:
+@dataclass(frozen=True, kw_only=True)
+class CopiesOptions(SessionOptions, WorkOptions):
     """See :class:`slurm_hadar.runtime.copies.Copies`, whose arguments these are. Raises UsageError
     for what makes no sense."""
 
-    round_epochs: float
-    round_s: float
-    overhead: float
-    every_s: float
-    optimizer_state: str
-    shares: Sequence[float]
-    learning_rate: Rule
-    schedule: str
+    batch: int
+    every_s: float = 0.0
+    round_s: float = 30.0
+    round_epochs: float = 0.125
+    overhead: float = 0.02
+    optimizer_state: str = "average"
+    shares: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rule = self.learning_rate
+        if self.dataset_size < 1 or self.seed < 0 or self.batch < 1:
+            raise UsageError("dataset_size >= 1, batch >= 1 and seed >= 0 are needed")
         if self.schedule not in ("epoch", "step"):
             raise UsageError(f"schedule={self.schedule!r}: epoch or step")
         if self.optimizer_state not in ("average", "local", "reset"):
@@ -43,9 +45,10 @@ class CopiesSettings:
         if self.shares and (len(self.shares) != copies or min(self.shares) <= 0):
             raise UsageError(f"shares: {copies} numbers above 0 are needed, one per copy")
 
-    def least(self, dataset_size: int) -> int:
+    @property
+    def least(self) -> int:
         """Samples of a round that the quality wants."""
-        return max(1, int(self.round_epochs * dataset_size))
+        return max(1, int(self.round_epochs * self.dataset_size))
 
     def factor(self, factor: float) -> float:
         """A factor of the learning rate, by the rule that the user chose."""

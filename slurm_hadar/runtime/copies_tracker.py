@@ -13,7 +13,7 @@ from slurm_hadar.runtime.copies_flat import Flat, reset_state, weighted
 from slurm_hadar.runtime.copies_link import Link, TrackerLink
 from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_rates import LearningRates
-from slurm_hadar.runtime.copies_settings import CopiesSettings
+from slurm_hadar.runtime.copies_settings import CopiesOptions
 from slurm_hadar.runtime.copies_steering import CopiesSteering
 
 _PROBE_S = 2.0
@@ -47,7 +47,7 @@ class Tracker:
         link: Link,
         first: Tracked,
         steering: CopiesSteering,
-        settings: CopiesSettings,
+        settings: CopiesOptions,
         weights: Callable[[Sequence[int]], list[float]],
     ) -> None:
         flat, optimizer, ledger = first.flat, first.optimizer, steering.ledger
@@ -78,7 +78,7 @@ class Tracker:
             ranks += sorted(self._link.ready)
         speeds, probe = self._known_speeds(ranks)
         left = self._ledger.total - self._ledger.done
-        least = max(self._settings.least(self._steering.dataset_size), len(ranks))
+        least = max(self._settings.least, len(ranks))
         if probe:
             number = min(left, least)
         else:

@@ -2,14 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.exchange.job_side import Exchange, node_gpus
+from slurm_hadar.runtime.batches import LearningRateRule
 from slurm_hadar.runtime.checkpoint_store import Say
 from slurm_hadar.runtime.emulation import Emulation, emulation
 from slurm_hadar.runtime.ranks import Ranks
@@ -25,11 +27,10 @@ def say(line: str) -> None:
     print(f"hadar: {line}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionOptions:
     """What each kind of training takes; the meaning is that in
-    :class:`slurm_hadar.runtime.Training`. ``every_s``: seconds between two saves. ``sharded``,
-    ``background``: see :class:`slurm_hadar.runtime.Session`.
+    :class:`slurm_hadar.runtime.Training`. ``every_s``: seconds between two saves.
 
     Raises UsageError for a value that makes no sense.
     """
@@ -40,21 +41,55 @@ class SessionOptions:
     signal: str | None = None
     nonfinite: str = "report"
     log: Callable[[str], None] = say
-    sharded: bool | None = None
-    background: bool = False
+    # Only a Session's scripts choose these two.
+    sharded: bool | None = field(default=None, init=False)
+    background: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.nonfinite not in WHEN_NOT_FINITE:
             raise UsageError(f"nonfinite={self.nonfinite!r}: {' or '.join(WHEN_NOT_FINITE)}")
-        if self.background and self.sharded is False:
-            raise UsageError("background=True writes shards, which sharded=False forbids")
 
 
-def all_work(epochs: int | None, samples: int | None, dataset_size: int) -> int:
-    """Samples of a whole training. Raises UsageError unless exactly one of the two says it."""
-    if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
-        raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
-    return samples if samples is not None else (epochs or 0) * dataset_size
+@dataclass(frozen=True)
+class WorkOptions:
+    """Model, data and checkpoint of a training whose loop is ours; the meaning is that in
+    :class:`slurm_hadar.runtime.Training`."""
+
+    model: Any
+    optimizer: Any
+    _: KW_ONLY
+    dataset_size: int
+    batch: int | tuple[int, int]
+    epochs: int | None = None
+    samples: int | None = None
+    scheduler: Any = None
+    schedule: str = "epoch"
+    also: Mapping[str, Any] | None = None
+    seed: int = 0
+    path: str | Path | None = None
+    learning_rate: LearningRateRule = "auto"
+    trusted: bool = False
+
+    @property
+    def work(self) -> int:
+        """Samples of the whole training. Raises UsageError unless one keyword alone says it."""
+        epochs, samples = self.epochs, self.samples
+        if (epochs is None) == (samples is None) or (epochs or samples or 0) < 1:
+            raise UsageError("say how much work there is: epochs=N or samples=N, one of the two")
+        return samples if samples is not None else (epochs or 0) * self.dataset_size
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Where the checkpoint is, from whatever folder the training works in later."""
+        return None if self.path is None else Path(self.path).absolute()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(SessionOptions, WorkOptions):
+    """See :class:`slurm_hadar.runtime.Training`, whose arguments these are."""
+
+    scaler: Any = None
+    per_gpu: int | None = None
 
 
 class SessionCore:

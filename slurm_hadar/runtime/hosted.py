@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import batches, finite, samples
 from slurm_hadar.runtime.attempts import Attempt, Superseded
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, Say, State
-from slurm_hadar.runtime.core import SessionCore, SessionOptions, say
+from slurm_hadar.runtime.core import SessionCore, SessionOptions
+from slurm_hadar.runtime.keywords import takes
 from slurm_hadar.runtime.planned_batch import ChosenBatch
 from slurm_hadar.runtime.steering import TrainingSteering
 
@@ -55,6 +57,17 @@ class HostedStore(CheckpointStore):
         return finite.nonfinite(self.model)
 
 
+@dataclass(frozen=True)
+class HostedOptions(SessionOptions):
+    """See :class:`Hosted`."""
+
+    batch: int | tuple[int, int]
+    _: KW_ONLY
+    samples: int | None = None
+    seed: int = 0
+    learning_rate: batches.LearningRateRule = "auto"
+
+
 class Hosted:
     """One training in a framework's loop.
 
@@ -63,29 +76,18 @@ class Hosted:
     taken from here on. Raises UsageError for arguments that make no sense.
     """
 
-    def __init__(
-        self,
-        batch: int | tuple[int, int],
-        *,
-        samples: int | None = None,
-        seed: int = 0,
-        every_s: float = 600.0,
-        learning_rate: batches.LearningRateRule = "auto",
-        name: str = "",
-        signal: str | None = None,
-        gpus: int | None = None,
-        nonfinite: str = "report",
-        log: Callable[[str], None] = say,
-    ) -> None:
+    @takes(HostedOptions)
+    def __init__(self, options: HostedOptions) -> None:
+        batch, samples = options.batch, options.samples
         self.range = (batch, batch) if isinstance(batch, int) else batch
         if not 0 < self.range[0] <= self.range[1]:
             raise UsageError(f"batch={batch}: a number above 0, or a range (least, most)")
-        if seed < 0 or (samples is not None and samples < 1):
+        if options.seed < 0 or (samples is not None and samples < 1):
             raise UsageError("seed >= 0 and samples >= 1 are needed")
-        self._core = SessionCore(SessionOptions(name, gpus, every_s, signal, nonfinite, log))
+        self._core = SessionCore(options)
         self.signals = self._core.signals
         self.work, self.total = samples, 0
-        self._seed, self._rule = seed, learning_rate
+        self._seed, self._rule = options.seed, options.learning_rate
         self._given: deque[tuple[int, int]] = deque()
         self._state: State | None = None
         self._store: HostedStore | None = None

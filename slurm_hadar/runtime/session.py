@@ -23,7 +23,7 @@ The session saves and leaves between two batches. A loop that saves by its own c
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,22 @@ from slurm_hadar.runtime.own_loop import (
 from slurm_hadar.runtime.stores import open_store
 
 _PLACE = "session"
-_OPTIONS = {field.name for field in fields(SessionOptions)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLoopOptions(SessionOptions):
+    """And what only :class:`Session` takes. Raises UsageError for what makes no sense."""
+
+    sharded: bool | None = None
+    background: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.background and self.sharded is False:
+            raise UsageError("background=True writes shards, which sharded=False forbids")
+
+
+_OPTIONS = {field.name for field in fields(OwnLoopOptions)}
 
 
 class Session:
@@ -77,7 +92,7 @@ class Session:
         trusted: bool = False,
         **parts: Any,
     ) -> None:
-        options = SessionOptions(**{key: parts.pop(key) for key in _OPTIONS & set(parts)})
+        options = OwnLoopOptions(**{key: parts.pop(key) for key in _OPTIONS & set(parts)})
         if _PLACE in parts:
             raise UsageError(f"{_PLACE}=...: this name is taken; choose another")
         if path is None and parts:

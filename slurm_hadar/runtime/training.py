@@ -9,9 +9,8 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,8 @@ import torch
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import batches, checkpoint, samples
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, State, stateful_parts
-from slurm_hadar.runtime.core import SessionCore, SessionOptions, all_work, say
+from slurm_hadar.runtime.core import SessionCore, TrainingOptions
+from slurm_hadar.runtime.keywords import takes
 from slurm_hadar.runtime.leaving import fail_at_exit, own_the_folder_of_workers
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.planned_batch import ChosenBatch
@@ -59,50 +59,32 @@ class Training:
     at the end; always between two iterations of the loop, so that all of the loop's body counts for
     the iteration that ended. The attempt takes over from earlier ones when the loop begins. A loss
     or parameter that is not finite is reported and never saved; with ``nonfinite="end"`` it ends
-    the process with exit code 1. The scheduler is stepped per ``schedule`` (``"epoch"`` or
-    ``"step"``). ``also`` is anything else with ``state_dict`` and ``load_state_dict``, by name.
-    ``name`` is the model's name in the profiles, ``gpus`` how many it trains on where that cannot
-    be seen.
+    the process with exit code 1.
+
+    ``scheduler`` is stepped per ``schedule`` (``"epoch"`` or ``"step"``); ``scaler`` is that of
+    mixed precision. ``also`` is anything else with ``state_dict`` and ``load_state_dict``, by name.
+    ``seed`` sets the order of the samples. ``name`` is the model's name in the profiles, ``gpus``
+    how many it trains on where that cannot be seen. ``trusted`` reads a checkpoint with objects
+    other than tensors and plain values, which may run code. ``log`` is called with each message;
+    by default they go to stderr.
 
     Raises UsageError for arguments that make no sense or do not fit the checkpoint, HadarError for
     a checkpoint that cannot be read.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Any,
-        *,
-        dataset_size: int,
-        batch: int | tuple[int, int],
-        epochs: int | None = None,
-        samples: int | None = None,
-        scheduler: Any = None,
-        schedule: str = "epoch",
-        scaler: Any = None,
-        also: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        path: str | Path | None = None,
-        every_s: float = 600.0,
-        per_gpu: int | None = None,
-        learning_rate: batches.LearningRateRule = "auto",
-        name: str = "",
-        signal: str | None = None,
-        gpus: int | None = None,
-        nonfinite: str = "report",
-        trusted: bool = False,
-        log: Callable[[str], None] = say,
-    ) -> None:
+    @takes(TrainingOptions)
+    def __init__(self, options: TrainingOptions) -> None:
+        model, optimizer, scheduler = options.model, options.optimizer, options.scheduler
+        batch, seed, schedule = options.batch, options.seed, options.schedule
         low, high = (batch, batch) if isinstance(batch, int) else batch
         if not 0 < low <= high:
             raise UsageError(f"batch={batch}: a number above 0, or a range (least, most)")
-        if dataset_size < 1 or seed < 0 or schedule not in ("epoch", "step"):
+        if options.dataset_size < 1 or seed < 0 or schedule not in ("epoch", "step"):
             raise UsageError("dataset_size >= 1, seed >= 0, schedule 'epoch' or 'step' are needed")
-        self.total = all_work(epochs, samples, dataset_size)
+        self.total = options.work
         """Samples of all the work."""
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
-        self._scaler, self._schedule = scaler, schedule
-        options = SessionOptions(name, gpus, every_s, signal, nonfinite, log)
+        self._scaler, self._schedule = options.scaler, schedule
         core = self._core = SessionCore(options)
         core.join()
         self._signals, self._ranks = core.signals, core.ranks
@@ -111,16 +93,16 @@ class Training:
         core.find_gpus(model)
         self.gpus = core.gpus
         """GPUs that train together."""
-        self._state = State(dataset_size, seed, low, per_gpu or -(-low // max(1, self.gpus)))
-        parts = stateful_parts(model, optimizer, scheduler, scaler, also or {})
-        where = None if path is None else Path(path).absolute()
-        store = open_store(where, parts, core, trusted=trusted)
-        self._per_gpu = per_gpu
+        self._per_gpu = options.per_gpu
+        per_gpu = self._per_gpu or -(-low // max(1, self.gpus))
+        self._state = State(options.dataset_size, seed, low, per_gpu)
+        parts = stateful_parts(model, optimizer, scheduler, self._scaler, options.also or {})
+        store = open_store(options.checkpoint, parts, core, trusted=options.trusted)
         self._random: dict[str, Any] | None = None
         self._load(store)
         # Of a sharded model no process has the gradients of its own samples alone.
         self._noise = _noise_scale(core, optimizer, active=low < high and not spread)
-        chosen = ChosenBatch(low, high, optimizer, scheduler, learning_rate)
+        chosen = ChosenBatch(low, high, optimizer, scheduler, options.learning_rate)
         self._steering = TrainingSteering(core, self._state, store, chosen, self._noise)
         self._store = store
         self._current: Batch | None = None

@@ -1,6 +1,7 @@
 """The documentation names only what there is: files, commands, options, keys, defaults."""
 
 import ast
+import inspect
 import json
 import re
 import shlex
@@ -308,9 +309,8 @@ def test_the_example_of_the_researchers_page_is_python_and_uses_what_there_is():
         and isinstance(node.func, ast.Name)
         and node.func.id == "Training"
     )
-    known = runtime.Training.__init__.__code__
-    names = known.co_varnames[: known.co_argcount + known.co_kwonlyargcount]
-    assert {keyword.arg for keyword in call.keywords} <= set(names)
+    known = inspect.signature(runtime.Training).parameters
+    assert {keyword.arg for keyword in call.keywords} <= set(known)
     for word in re.findall(r"`run\.(\w+)\(", _text("docs/researcher.md")):
         assert hasattr(runtime.Training, word)
 

@@ -1,6 +1,8 @@
 """The documentation as a site: it builds without a warning and without a network."""
 
+import html
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -74,6 +76,20 @@ def test_the_reference_has_all_that_a_training_imports(site):
         assert f'id="{home}"' in page, name
     # Neither a directive that nothing replaced nor a role of Sphinx.
     assert "<!-- api:" not in page and ":class:" not in page and "<p>:::" not in page
+
+
+@pytest.mark.parametrize("made", [runtime.Training, runtime.Copies])
+def test_the_reference_shows_each_keyword_and_its_default(site, made):
+    page = (site / "python_reference" / "index.html").read_text()
+    start = page.index(f'id="{made.__module__}.{made.__name__}"')
+    text = html.unescape(re.sub(r"<[^>]+>", "", page[start:]))
+    arguments = re.search(rf"^{made.__name__}\((.*?)\n\)", text, re.DOTALL | re.MULTILINE)
+    assert arguments is not None
+    given = [one.strip(" ,") for one in arguments[1].strip().splitlines()]
+    names = list(inspect.signature(made).parameters)
+    assert given[:5] == ["model", "optimizer", "*", "dataset_size", "batch"]
+    assert sorted(one.partition("=")[0] for one in given if one != "*") == sorted(names)
+    assert {'schedule="epoch"', "epochs=None", "seed=0", "log=say"} <= set(given)
 
 
 @pytest.mark.parametrize("module", [api, testing, strategies])

@@ -19,7 +19,7 @@ from slurm_hadar.runtime.copies_ledger import (
     length,
     round_samples,
 )
-from slurm_hadar.runtime.copies_settings import CopiesSettings
+from slurm_hadar.runtime.copies_settings import CopiesOptions
 
 N = 50
 
@@ -114,7 +114,7 @@ def test_parts_do_not_grow_beyond_a_message():
 
 
 def test_a_round_is_short_unless_averaging_is_dear():
-    rules = CopiesSettings(0.1, 30.0, 0.02, 600.0, "average", (), "auto", "epoch")
+    rules = CopiesOptions(None, None, dataset_size=1000, batch=8)
     assert round_samples(10.0, 10**6, 100, 0.0, rules) == 100
     assert round_samples(10.0, 10**6, 100, 0.4, rules) == 200
     assert round_samples(10.0, 10**6, 100, 60.0, rules) == 300
