@@ -17,7 +17,7 @@ import numpy as np
 from slurm_hadar.policies.bftrainer.records import Trainer
 from slurm_hadar.simulator.idle.fragments import read_fragments
 from slurm_hadar.simulator.idle.generate import generate
-from slurm_hadar.simulator.idle.replay import policy_names, replay
+from slurm_hadar.simulator.idle.replay import IdleTerms, policy_names, replay
 from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload, read_trainers
 
 
@@ -58,7 +58,7 @@ def main() -> None:
         for charge in given.charge or ["paper", "strict"]:
             for policy in given.policy or policy_names():
                 for tfwd in given.tfwd or [120.0]:
-                    found = replay(part, work, policy, tfwd, charge).summary()
+                    found = replay(part, work, policy, IdleTerms(tfwd, charge)).summary()
                     what = {"nodes": nodes or len(part.names), "charge": charge, "tfwd_s": tfwd}
                     print(json.dumps(what | found), flush=True)
 

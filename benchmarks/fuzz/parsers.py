@@ -21,7 +21,7 @@ from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.simulator import cluster
 from slurm_hadar.simulator.idle import fragments, trainers
-from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.traces import open_sacct, open_trace
 from slurm_hadar.slurm import (
     array_tasks,
     hosts,
@@ -134,7 +134,7 @@ def _trace(path: Path) -> object:
 
 
 def _past(path: Path) -> object:
-    return open_trace(str(path), _TYPES, _rates(), from_sacct=True)
+    return open_sacct(str(path), _TYPES, _rates())
 
 
 def _jct(path: Path) -> object:

@@ -31,7 +31,7 @@ from slurm_hadar.simulator.outcome import Outcome
 from slurm_hadar.simulator.queue import engine as queue_engine
 from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
-from slurm_hadar.simulator.traces import open_trace
+from slurm_hadar.simulator.traces import open_sacct, open_trace
 from slurm_hadar.simulator.traces.sacct import ModelNames
 from slurm_hadar.simulator.workload import Workload
 
@@ -106,14 +106,14 @@ def _opened(options: JobsOptions) -> _Trace:
         mem_per_gpu_mb=1024 * options.mem_per_gpu,
     )
     rates = open_rates(site)
-    work = open_trace(
-        options.trace,
-        cluster.types,
-        rates,
-        elastic=options.elastic,
-        from_sacct=options.from_sacct,
-        models=ModelNames(site.simulation.job_names, site.simulation.accounts),
-    ).forked(options.copies)
+    if options.from_sacct and options.elastic:
+        raise UsageError("--elastic needs a trace with models; sacct's output names none")
+    if options.from_sacct:
+        models = ModelNames(site.simulation.job_names, site.simulation.accounts)
+        work = open_sacct(options.trace, cluster.types, rates, models)
+    else:
+        work = open_trace(options.trace, cluster.types, rates, elastic=options.elastic)
+    work = work.forked(options.copies)
     if options.cpu_profiles:
         work = with_cpu_profiles(work, cluster, rates.cpus.over(cpu_table.shipped()))
     costs = Costs(

@@ -15,7 +15,7 @@ from slurm_hadar.reports.idle import page
 from slurm_hadar.reports.text import console, figures_table
 from slurm_hadar.simulator.idle.fragments import read_fragments, write_fragments
 from slurm_hadar.simulator.idle.generate import generate, statistics
-from slurm_hadar.simulator.idle.replay import IdleOutcome, charges, policy_of, replay
+from slurm_hadar.simulator.idle.replay import IdleOutcome, IdleTerms, charges, policy_of, replay
 from slurm_hadar.simulator.idle.trainers import read_trainers
 
 
@@ -77,7 +77,8 @@ def idle(options: IdleOptions) -> None:
                 f"{options.fragments.name} has {len(seen.names)} nodes, not {options.nodes}"
             )
         seen = seen.first(options.nodes)
-    done = [replay(seen, work, name, options.tfwd, options.charge, options.cap) for name in names]
+    terms = IdleTerms(options.tfwd, options.charge, options.cap)
+    done = [replay(seen, work, name, terms) for name in names]
     title = (
         f"{len(work.work):,} trainers, {work.at_once} at once, on the idle time of "
         f"{len(seen.names):,} nodes ({options.charge} charge)"

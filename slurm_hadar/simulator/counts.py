@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import FloatArray, IntArray
-from slurm_hadar.profiles.table import Table
+from slurm_hadar.profiles.table import shipped
 
 ELASTIC = (1, 2, 4, 8)
 GROWTH = 4
@@ -38,12 +38,12 @@ def spread_over(
     counts: Sequence[int],
     types: Sequence[str],
     jobs: Sequence[Elastic | None],
-    table: Table,
 ) -> FloatArray:
-    """(J, R, C) rates: ``fixed`` (J, R) at the request, the table's at the other counts.
+    """(J, R, C) rates: ``fixed`` (J, R) at the request, the shipped table's at the other counts.
 
     A count that the table lacks for the model and type stays 0. ``jobs``: None where fixed.
     """
+    table = shipped()
     at = {count: i for i, count in enumerate(counts)}
     rate = np.zeros((len(requests), len(types), len(counts)))
     rate[np.arange(len(requests)), :, [at[int(n)] for n in requests]] = fixed

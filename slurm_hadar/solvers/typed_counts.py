@@ -52,25 +52,29 @@ class TypedCounts:
     proven: bool
 
 
+@dataclass(frozen=True)
+class CountLimits:
+    """``budget``: most nodes together; ``caps``: most nodes of an owner's trainers together;
+    ``time_limit_s``: of the solver."""
+
+    budget: int
+    caps: Mapping[str, int] = field(default_factory=dict)
+    time_limit_s: float = 2.0
+
+
 def typed_counts(
-    demands: Sequence[TypedDemand],
-    nodes: IntArray,
-    forward_s: float,
-    budget: int,
-    caps: Mapping[str, int] | None = None,
-    time_limit_s: float = 2.0,
+    demands: Sequence[TypedDemand], nodes: IntArray, forward_s: float, limits: CountLimits
 ) -> TypedCounts:
     """The map with the largest sum of :meth:`TypedDemand.value`.
 
-    ``nodes`` (R,): idle nodes per type, held ones included. ``budget``: most nodes together;
-    ``caps``: most nodes of an owner's trainers together.
+    ``nodes`` (R,): idle nodes per type, held ones included.
     """
     before = np.array([one.held for one in demands], np.int64).reshape(len(demands), len(nodes))
     model = _Model(demands, nodes, forward_s)
-    model.limit_sum(range(len(demands)), budget)
-    for owner, cap in (caps or {}).items():
+    model.limit_sum(range(len(demands)), limits.budget)
+    for owner, cap in limits.caps.items():
         model.limit_sum([j for j, one in enumerate(demands) if one.owner == owner], cap)
-    found, proven = model.solve(time_limit_s)
+    found, proven = model.solve(limits.time_limit_s)
     if found is None:
         return TypedCounts(before, False)
     worth = [

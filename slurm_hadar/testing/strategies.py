@@ -1,12 +1,13 @@
 """Random views for hypothesis, which only this module imports."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from slurm_hadar.domain.view import View
+from slurm_hadar.domain.view import NodeArrays, View
 from slurm_hadar.testing.views import NOW, jobs_of, nodes_of, view_of
 
 
@@ -27,18 +28,10 @@ def views(
     groups = 1 if generous else draw(st.integers(1, 2))
     counts = draw(st.sampled_from([(1,), (1, 2), (2, 4), (1, 2, 4), (1, 3, 8)]))
 
-    def row(of: st.SearchStrategy[object], length: int) -> list[object]:
+    def row(of: st.SearchStrategy[object], length: int) -> list[Any]:
         return draw(st.lists(of, min_size=length, max_size=length))
 
-    offered = st.sampled_from([0, 1, 2, 4] if generous else [0, 0, 1, 2, 4])
-    nodes = nodes_of(
-        [row(offered, kinds) for _ in range(number)],  # type: ignore[misc]
-        None if generous else row(st.integers(0, 16), number),  # type: ignore[arg-type]
-        None if generous else row(st.integers(0, 64), number),  # type: ignore[arg-type]
-        row(st.integers(0, groups - 1), number),  # type: ignore[arg-type]
-    )
-    if not number:
-        nodes = replace(nodes, gpus=np.zeros((0, kinds), dtype=np.int64))
+    nodes = _nodes(row, (number, kinds, groups), generous)
     jobs = draw(st.integers(0, most_jobs))
     rates = st.sampled_from([0.0, 1.0, 2.0, 3.0, 7.5] if generous else [0.0, 0.0, 0.0, 1.0, 4.0])
     rate = np.array(row(rates, jobs * kinds * len(counts))).reshape(jobs, kinds, len(counts))
@@ -74,3 +67,20 @@ def views(
         held=held,
     )
     return view_of(nodes, arrays, counts, draw(options) if options is not None else {})
+
+
+def _nodes(
+    row: Callable[[st.SearchStrategy[object], int], list[Any]],
+    size: tuple[int, int, int],
+    generous: bool,
+) -> NodeArrays:
+    """``size``: nodes, types and groups."""
+    number, kinds, groups = size
+    offered = st.sampled_from([0, 1, 2, 4] if generous else [0, 0, 1, 2, 4])
+    nodes = nodes_of(
+        [row(offered, kinds) for _ in range(number)],
+        None if generous else row(st.integers(0, 16), number),
+        None if generous else row(st.integers(0, 64), number),
+        row(st.integers(0, groups - 1), number),
+    )
+    return nodes if number else replace(nodes, gpus=np.zeros((0, kinds), dtype=np.int64))

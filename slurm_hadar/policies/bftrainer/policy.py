@@ -28,7 +28,7 @@ from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.places import elders_first, oldest_to_oldest, without_youngest
 from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleMap, IdleView
 from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, best_counts_capped
-from slurm_hadar.solvers.typed_counts import TypedDemand, typed_counts
+from slurm_hadar.solvers.typed_counts import CountLimits, TypedDemand, typed_counts
 
 __all__ = ["count_values", "decide", "decide_plain"]
 
@@ -190,9 +190,8 @@ def _decide_types(view: IdleView) -> IdleMap:
         TypedDemand(one.rate[:types], row, one.grow_s, one.shrink_s, one.user)
         for one, row in zip(view.trainers, held, strict=True)
     ]
-    solved = typed_counts(
-        demands, nodes, view.ahead_s(), view.budget(), view.user_caps, view.time_limit_s
-    )
+    limits = CountLimits(view.budget(), view.user_caps, view.time_limit_s)
+    solved = typed_counts(demands, nodes, view.ahead_s(), limits)
     notes = () if solved.proven else ("the programme over GPU types hit its limit",)
     return IdleMap(_holders_by_type(view, solved.counts), notes)
 

@@ -7,7 +7,7 @@ cap), rescaled for free.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
@@ -128,21 +128,24 @@ class IdleOutcome:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class IdleTerms:
+    """``forward_s``: how far the policy looks ahead; ``charge``: see :func:`charges`;
+    ``most_nodes``: the cap of the cluster."""
+
+    forward_s: float = 120.0
+    charge: str = "paper"
+    most_nodes: int | None = None
+
+
 def replay(
-    fragments: Fragments,
-    workload: TrainerWorkload,
-    policy: str,
-    forward_s: float = 120.0,
-    charge: str = "paper",
-    most_nodes: int | None = None,
-    user_caps: Mapping[str, int] | None = None,
+    fragments: Fragments, workload: TrainerWorkload, policy: str, terms: IdleTerms | None = None
 ) -> IdleOutcome:
     """Replay all fragments, or until all trainers have ended. Raises UsageError for a policy or a
     charge that there is not."""
-    world = _World(fragments, workload, policy_of(policy), charges(charge), policy)
-    world.ask = replace(
-        world.ask, forward_s=forward_s, most_nodes=most_nodes, user_caps=dict(user_caps or {})
-    )
+    terms = terms or IdleTerms()
+    world = _World(fragments, workload, policy_of(policy), charges(terms.charge), policy)
+    world.ask = replace(world.ask, forward_s=terms.forward_s, most_nodes=terms.most_nodes)
     return world.run()
 
 

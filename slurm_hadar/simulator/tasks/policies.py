@@ -17,7 +17,7 @@ from slurm_hadar.solvers.hare_relaxation import paper_order, relax
 
 _RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], orders.Order]] = {
     "hare": orders.hlas,
-    "hare_plain": orders.hlas,
+    relaxed.PLAIN: orders.hlas,
     "hare_weighted": partial(orders.hlas, weighted=True),
     "hare_offline": orders.offline,
     "hare_wsrtf": orders.shortest,
@@ -47,7 +47,7 @@ def simulate_tasks(
     if policy in _RELAXED:
         check(jobs, gpus, gangs=False)
         order = _RELAXED[policy](jobs, gpus)
-        return relaxed.run(jobs, gpus, order, costs, policy, spare=policy != "hare_plain")
+        return relaxed.run(jobs, gpus, order, costs, policy)
     if policy in _PLANNED:
         return _as_planned(jobs, gpus, _PLANNED[policy], costs, policy)
     if policy in _GANGS:

@@ -22,24 +22,18 @@ from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, TaskOutcome, c
 from slurm_hadar.simulator.tasks.orders import Key, Order
 from slurm_hadar.solvers.prices import scarcity
 
+PLAIN = "hare_plain"
+"""The policy that spares no GPUs."""
 _ROUND, _FREE = 0, 1
 _SAME = 1e-9
 _TIE = 0.02
 
 
-def run(
-    jobs: TaskJobs,
-    gpus: IntArray,
-    order: Order,
-    costs: TaskCosts,
-    policy: str,
-    *,
-    spare: bool = True,
-) -> TaskOutcome:
+def run(jobs: TaskJobs, gpus: IntArray, order: Order, costs: TaskCosts, policy: str) -> TaskOutcome:
     """Simulate to the end. Raises UsageError for a job that can run nowhere."""
     check(jobs, gpus, gangs=False)
     began = time.perf_counter()
-    return _RelaxedSimulation(jobs, gpus, order, costs, spare).to_the_end(policy, began)
+    return _RelaxedSimulation(jobs, gpus, order, costs, policy != PLAIN).to_the_end(policy, began)
 
 
 class _RelaxedSimulation:

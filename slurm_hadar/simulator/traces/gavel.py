@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_hadar.profiles.sizes import gradient_bytes
-from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
 from slurm_hadar.simulator.traces.csv_rows import LATEST_S, CsvRow, rows
 from slurm_hadar.simulator.traces.queue_columns import queued
@@ -41,9 +40,7 @@ def read(text: str, name: str, types: Sequence[str], elastic: bool = False) -> W
         arrival_s=np.array([row.number("arrival_s", most=LATEST_S) for row in found]),
         request=requests,
         total=np.array([row.number("total_steps", above=True) for row in found]),
-        rate=spread_over(
-            fixed.reshape(len(found), len(types)), requests, counts, types, jobs, shipped()
-        ),
+        rate=spread_over(fixed.reshape(len(found), len(types)), requests, counts, types, jobs),
         weight=np.array([_weight(row) for row in found]),
         models=tuple(row.word("model") for row in found),
         max_nodes=np.full(len(found), 1_000_000, dtype=np.int64),

@@ -17,7 +17,6 @@ from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.sizes import gradient_bytes
-from slurm_hadar.profiles.table import shipped
 from slurm_hadar.simulator.counts import Elastic, columns, spread_over
 from slurm_hadar.simulator.traces.csv_rows import LATEST_S, CsvRow, rows
 from slurm_hadar.simulator.traces.gavel import unique_ids
@@ -49,7 +48,7 @@ def read(
         _elastic(row, int(n)) if elastic and not some else None
         for row, n, some in zip(found, requests, given, strict=True)
     ]
-    rate = spread_over(fixed, requests, counts, types, jobs, shipped())
+    rate = spread_over(fixed, requests, counts, types, jobs)
     for at, (row, some) in enumerate(zip(found, given, strict=True)):
         if some:
             columns_ = [counts.index(n) for n in some]

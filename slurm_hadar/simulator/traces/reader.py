@@ -28,35 +28,35 @@ def shipped_names() -> tuple[str, ...]:
 
 
 def open_trace(
-    trace: str,
-    types: Sequence[str],
-    rates: Rates | None = None,
-    *,
-    elastic: bool = False,
-    from_sacct: bool = False,
-    models: ModelNames | None = None,
+    trace: str, types: Sequence[str], rates: Rates | None = None, *, elastic: bool = False
 ) -> Workload:
     """Read a trace; the header tells the kind of a CSV (Gavel's has scale_factor).
 
     Raises UsageError for a file that is not there or is malformed.
     """
-    path = Path(trace)
-    name = path.name
-    if not path.exists() and trace in shipped_names():
-        text = (_FOLDER / f"{trace}.csv").read_text()
-        name = trace
-    elif not path.exists():
-        raise UsageError(f"there is no trace {trace}; shipped ones: {', '.join(shipped_names())}")
-    else:
-        text = text_of(path)
-    if from_sacct:
-        if elastic:
-            raise UsageError("--elastic needs a trace with models; sacct's output names none")
-        return _ends(sacct.read(text, name, types, rates or Rates(), models))
+    name, text = _found(trace)
     header = next((line for line in rows_of(text) if line.strip()[:1] not in ("", "#")), "")
     if "scale_factor" in header or "total_steps" in header:
         return _ends(gavel.read(text, name, types, elastic))
     return _ends(native.read(text, name, types, rates or Rates(), elastic))
+
+
+def open_sacct(
+    trace: str, types: Sequence[str], rates: Rates, models: ModelNames | None = None
+) -> Workload:
+    """Read sacct's output. Raises UsageError for a file that is not there or is malformed."""
+    name, text = _found(trace)
+    return _ends(sacct.read(text, name, types, rates, models))
+
+
+def _found(trace: str) -> tuple[str, str]:
+    """A trace's name and text."""
+    path = Path(trace)
+    if path.exists():
+        return path.name, text_of(path)
+    if trace in shipped_names():
+        return trace, (_FOLDER / f"{trace}.csv").read_text()
+    raise UsageError(f"there is no trace {trace}; shipped ones: {', '.join(shipped_names())}")
 
 
 def _ends(work: Workload) -> Workload:

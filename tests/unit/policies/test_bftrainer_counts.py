@@ -14,7 +14,7 @@ from slurm_hadar.solvers.node_counts import (
     best_counts_capped,
     best_values,
 )
-from slurm_hadar.solvers.typed_counts import TypedDemand, typed_counts
+from slurm_hadar.solvers.typed_counts import CountLimits, TypedDemand, typed_counts
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -114,7 +114,7 @@ def test_several_gpu_types_against_all_assignments(seed: int) -> None:
         demands.append(TypedDemand(rate, held, 10.0, 6.0, owner))
     budget, caps = int(random.integers(2, 7)), {"a": 2}
     budget = max(budget, int((nodes - left).sum()))
-    solved = typed_counts(demands, nodes, 60.0, budget, caps, time_limit_s=30.0)
+    solved = typed_counts(demands, nodes, 60.0, CountLimits(budget, caps, 30.0))
     assert solved.proven
     counts = solved.counts
     assert (counts.sum(axis=0) <= nodes).all() and counts.sum() <= budget and counts[0].sum() <= 2
@@ -144,7 +144,7 @@ def test_without_time_the_present_map_stays() -> None:
     rate[:, 1:] = np.arange(1, 65) ** 0.9
     held = np.array([3, 2])
     demands = [TypedDemand(rate * (j + 1), held, 18.0, 12.0) for j in range(6)]
-    solved = typed_counts(demands, np.array([60, 50]), 120.0, 110, time_limit_s=0.0)
+    solved = typed_counts(demands, np.array([60, 50]), 120.0, CountLimits(110, time_limit_s=0.0))
     assert not solved.proven
     assert sum(d.value(c, 120.0) for d, c in zip(demands, solved.counts, strict=True)) >= sum(
         d.value(held, 120.0) for d in demands

@@ -174,6 +174,12 @@ def test_lines_of_sacct_that_a_name_broke_are_skipped_and_counted(tmp_path: Path
     assert "2 of 3 lines of past are not understood; the first: line 3: 2 cells" in done.stderr
 
 
+def test_sacct_has_nothing_for_elastic_jobs(tmp_path: Path) -> None:
+    done = hadar("mixed_60", "--from-sacct", "--elastic", *_SMALL, "--policy", "fifo", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--elastic needs a trace with models; sacct's output names none" in done.stderr
+
+
 def test_slurms_order_beside_the_policys(tmp_path: Path) -> None:
     words = ("mixed_60", *_SMALL, "--order", "slurm", "--unmanaged-share", "0.5", "--typed")
     done = hadar(*words, "--policy", "plain", "--policy", "fifo", "--json", cwd=tmp_path)

@@ -11,7 +11,7 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.policies.bftrainer.records import Trainer
 from slurm_hadar.simulator.idle.fragments import Fragments
 from slurm_hadar.simulator.idle.generate import generate, statistics
-from slurm_hadar.simulator.idle.replay import policy_names, replay
+from slurm_hadar.simulator.idle.replay import IdleTerms, policy_names, replay
 from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload, curve
 
 Row = tuple[int, float, float]
@@ -46,7 +46,9 @@ def test_one_node_one_trainer_paper() -> None:
 
 
 def test_one_node_one_trainer_strict() -> None:
-    out = replay(fragments([(0, 100.0, 1100.0)]), workload(), "bftrainer", charge="strict")
+    out = replay(
+        fragments([(0, 100.0, 1100.0)]), workload(), "bftrainer", IdleTerms(charge="strict")
+    )
     assert out.work == pytest.approx(1000 * 100 - 1200 - 1800)
     assert out.efficiency == pytest.approx(0.97)
     figures = out.summary()
@@ -65,8 +67,10 @@ def test_a_leave_costs_a_trainer_once() -> None:
 
 def test_growing_costs_by_the_charge() -> None:
     rows = [(0, 0.0, 5000.0), (1, 1000.0, 5000.0)]
-    paper = replay(fragments(rows), workload(), "bftrainer", forward_s=600.0)
-    strict = replay(fragments(rows), workload(), "bftrainer", forward_s=600.0, charge="strict")
+    paper = replay(fragments(rows), workload(), "bftrainer", IdleTerms(forward_s=600.0))
+    strict = replay(
+        fragments(rows), workload(), "bftrainer", IdleTerms(forward_s=600.0, charge="strict")
+    )
     assert paper.rescaling == pytest.approx(18 * 100)
     assert strict.rescaling == pytest.approx(18 * 100 + 18 * 200)
 
@@ -94,7 +98,7 @@ def test_without_any_work_nothing_is_divided_by_nothing() -> None:
 
 def test_the_cap_of_the_cluster_bounds_the_optimum_too() -> None:
     rows = [(n, 0.0, 1000.0) for n in range(4)]
-    out = replay(fragments(rows), workload(), "bftrainer", most_nodes=2)
+    out = replay(fragments(rows), workload(), "bftrainer", IdleTerms(most_nodes=2))
     assert out.optimum == pytest.approx(1000 * 200)
     assert out.work == pytest.approx(1000 * 200 - 12 * 200)
 
@@ -124,14 +128,14 @@ def test_shares_add_up_and_nothing_beats_the_optimum(seed: int, policy: str, cha
             rows.append((node, at, at + stay))
             at += stay
     work = workload(copies=6, samples=float(random.integers(5_000, 500_000)), at_once=3)
-    out = replay(fragments(rows), work, policy, charge=charge)
+    out = replay(fragments(rows), work, policy, IdleTerms(charge=charge))
     figures = out.summary()
     unused = figures["unused_share"]
     assert out.efficiency <= 1.0 + 1e-9
     assert isinstance(unused, float) and -1e-9 <= unused <= 1.0
     assert out.lost >= 0 and out.rescaling >= 0
     assert out.finished <= 6
-    again = replay(fragments(rows), work, policy, charge=charge)
+    again = replay(fragments(rows), work, policy, IdleTerms(charge=charge))
     assert (again.work, again.rescales, again.preemptions) == (
         out.work,
         out.rescales,
@@ -145,7 +149,7 @@ def small_week() -> Fragments:
 
 
 def _efficiency(seen: Fragments, policy: str, charge: str = "strict") -> float:
-    return replay(seen, workload(200, 2e7, 10, 64), policy, charge=charge).efficiency
+    return replay(seen, workload(200, 2e7, 10, 64), policy, IdleTerms(charge=charge)).efficiency
 
 
 def test_bftrainer_beats_equal_shares_on_a_generated_trace(small_week: Fragments) -> None:
@@ -199,7 +203,7 @@ def test_generated_fragments_of_a_node_do_not_overlap(nodes: int) -> None:
     "call",
     [
         lambda seen, work: replay(seen, work, "nobody"),
-        lambda seen, work: replay(seen, work, "bftrainer", charge="free"),
+        lambda seen, work: replay(seen, work, "bftrainer", IdleTerms(charge="free")),
     ],
 )
 def test_unknown_words_are_refused(call: Callable[[Fragments, TrainerWorkload], object]) -> None:

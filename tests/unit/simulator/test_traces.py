@@ -230,11 +230,6 @@ def test_sacct_errors(lines: list[str], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_sacct_has_nothing_for_elastic_jobs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--elastic"):
-        opened(tmp_path, SACCT, from_sacct=True, elastic=True)
-
-
 @pytest.mark.parametrize(
     ("gpus", "each", "words"),
     [
