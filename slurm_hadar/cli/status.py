@@ -189,7 +189,7 @@ def asked(
         return TypeAdapter(kind).validate_python(answer)
     except ValidationError:
         raise HadarError(
-            "the controller on this host is of another release; install the same release here"
+            "the controller on this host is of another version; install the same version here"
         ) from None
 
 

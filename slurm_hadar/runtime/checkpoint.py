@@ -248,8 +248,8 @@ def check_format(form: object, what: str) -> None:
     """Raises HadarError when ``what`` has a format that a newer release wrote."""
     if isinstance(form, int) and form > FORMAT:
         raise HadarError(
-            f"{what} has format {form}, and this release of slurm-hadar reads formats up to "
-            f"{FORMAT}; install the release that wrote it"
+            f"{what} has format {form}, and this version of slurm-hadar reads formats up to "
+            f"{FORMAT}; install the version that wrote it"
         )
 
 

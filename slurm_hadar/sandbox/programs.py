@@ -57,7 +57,7 @@ def find(prefix: Path | None = None) -> Programs:
         raise HadarError(f"{found['slurmctld']} cannot be run: {error}") from None
     numbers = re.search(r"(\d+)\.(\d+)", answer)
     if not numbers:
-        raise HadarError(f"{found['slurmctld']} -V says {answer[:80]!r}, which names no release")
+        raise HadarError(f"{found['slurmctld']} -V says {answer[:80]!r}, which names no version")
     release = int(numbers[1]), int(numbers[2])
     bin_dir = found["scontrol"].parent
     return Programs(found["slurmctld"], found["slurmd"], munged, bin_dir, release, answer, prefix)

@@ -66,7 +66,7 @@ def plugin_findings(config: Config, settings: dict[str, str]) -> Iterator[Findin
     yield Finding(
         "problem",
         f"{', '.join(other)} in {folder} {'do' if len(other) > 1 else 'does'} not fit the "
-        f"configuration or this release any more: {effect}",
+        f"configuration or this version any more: {effect}",
         f"hadar plugins install {' '.join(words)} --apply, copy {folder} to all nodes and login "
         "nodes, then scontrol reconfigure",
     )

@@ -135,7 +135,7 @@ class Published:
         try:
             question = json.loads(line)
             if not isinstance(question, dict) or question.get("version") != 1:
-                return {"error": "a question of another release of slurm-hadar", "usage": True}
+                return {"error": "a question of another version of slurm-hadar", "usage": True}
             command = str(question.get("command"))
             answer = _ANSWERS.get(command)
             if answer is None and command != "fault":

@@ -196,7 +196,7 @@ def test_a_checkpoint_of_a_newer_format_is_left_alone(tmp_path, which):
     if which == "both":
         torch.save(newer, checkpoint.previous(path))
     before = path.read_bytes(), checkpoint.previous(path).read_bytes()
-    with pytest.raises(HadarError, match=r"has format 2.*install the release that wrote it"):
+    with pytest.raises(HadarError, match=r"has format 2.*install the version that wrote it"):
         train(Training, path, 10**9, samples=2 * N)
     assert (path.read_bytes(), checkpoint.previous(path).read_bytes()) == before
 

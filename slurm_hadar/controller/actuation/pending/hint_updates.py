@@ -203,7 +203,7 @@ def _update(
     elif hint.wait is not None and _has(job, hint.partitions, fields):
         steering = replace(steering, until=hint.wait.until_s, ends=hint.wait.ends_s)
     if is_obsolete:
-        why = "it has a begin time of an earlier release of hbatch or the plugins"
+        why = "it has a begin time of an earlier version of hbatch or the plugins"
     elif only_recounts:
         why = "its list stays: an update makes Slurm count its age again"
     else:
