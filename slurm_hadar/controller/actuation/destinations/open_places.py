@@ -52,63 +52,91 @@ def places_lost(
     """
     if not moves:
         return {}
-    # Backfill keeps planned nodes for a job that is ahead.
-    planned = {node.name for node in observation.nodes.values() if "PLANNED" in node.state.upper()}
-    left = {
-        name: gpus
-        for name, gpus in pending_demand.free_now(observation).items()
-        if name not in planned
+    places = _OpenPlaces(moves, under_way, observation, config)
+    found = {
+        action.job.id: places.why_not(action, action.placement)
+        for action in moves
+        if action.placement is not None
     }
-    for target in under_way:
-        for name, gpus in target.held.items():
-            pending_demand.set_aside(gpus, [name], left)
-    ids = [target.job.id for target in under_way]
-    # What backfill expects to start later may start on what is free since its last pass, and on
-    # what a moved job leaves.
-    waiting, takers = _serve(pending_demand.possible_starts(observation, ids), observation, left)
-    crossing = CrossingMoves(under_way)
-    beside = FreeHostResources(observation)
-    joint: dict[str, str] = {}
-    if not config.guards.preempt:
-        leaving = [action.job for action in moves]
-        joint = left_nodes.possible_takers(leaving, under_way, waiting, observation, left)
-    else:
+    return {job: why for job, why in found.items() if why}
+
+
+class _OpenPlaces:
+    """What is free for the moves of a tick, and who takes it, while they take their places."""
+
+    def __init__(
+        self,
+        moves: Sequence[PlannedMove],
+        under_way: Sequence[MovingJob],
+        observation: Observation,
+        config: Config,
+    ) -> None:
+        self._observation, self._config = observation, config
+        nodes = observation.nodes.values()
+        # Backfill keeps planned nodes for a job that is ahead.
+        self._planned = {node.name for node in nodes if "PLANNED" in node.state.upper()}
+        left = self._left = {
+            name: gpus
+            for name, gpus in pending_demand.free_now(observation).items()
+            if name not in self._planned
+        }
+        for target in under_way:
+            for name, gpus in target.held.items():
+                pending_demand.set_aside(gpus, [name], left)
+        ids = [target.job.id for target in under_way]
+        # What backfill expects to start later may start on what is free since its last pass, and
+        # on what a moved job leaves.
+        starts = pending_demand.possible_starts(observation, ids)
+        self._waiting, self._takers = _serve(starts, observation, left)
+        self._crossing = CrossingMoves(under_way)
+        self._beside = FreeHostResources(observation)
+        self._joint: dict[str, str] = {}
+        self._closed = set[str]()
+        if not config.guards.preempt:
+            leaving = [action.job for action in moves]
+            self._joint = left_nodes.possible_takers(
+                leaving, under_way, self._waiting, observation, left
+            )
+            return
         for action in moves:
             pending_demand.give(placed(action.job, observation.nodes), left)
-            beside.add(action.job)
-        waiting, more = _serve(waiting, observation, left)
-        takers |= more
-    found: dict[str, str] = {}
-    closed = set[str]()
-    for action in moves:
-        if action.placement is None:
-            continue
-        own = {} if config.guards.preempt else placed(action.job, observation.nodes)
-        there = {name: dict(gpus) for name, gpus in left.items()}
+            self._beside.add(action.job)
+        self._waiting, more = _serve(self._waiting, observation, left)
+        self._takers |= more
+
+    def why_not(self, action: PlannedMove, placement: Placement) -> str:
+        """Why the move's place does not stay free; where it does ("") the move takes it."""
+        observation, preempt = self._observation, self._config.guards.preempt
+        own = {} if preempt else placed(action.job, observation.nodes)
+        there = {name: dict(gpus) for name, gpus in self._left.items()}
         pending_demand.give(own, there)
-        _, later = _serve(waiting, observation, there)
-        place = action.placement.nodes or _anywhere(action.placement, there)
-        later |= {name: joint[name] for name in place if name in joint}
-        if _fits(place, there) and not any(name in joint for name in place):
-            why = "" if config.guards.preempt else crossing.why_not(action.job, place)
-            if ahead := blocking_job(action.job, place, waiting, observation):
-                kept = f"Slurm keeps that partition for job {ahead}"
-                why = f"{kept}: the moved job would start elsewhere"
-            if why:
-                found[action.job.id] = why
-                continue
-            if not beside.take(action.job, action.fields, list(place), set(own)):
-                found[action.job.id] = "the CPUs or the memory that it needs there are not free yet"
-                continue
-            _take(left, place, own)
-            crossing.add(action.job, place)
-            continue
-        if closed.isdisjoint(place) and can_reserve(action.job, place, observation, config):
-            closed |= place.keys()
-            continue
-        taker = next(((takers | later)[name] for name in place if name in takers | later), "")
-        found[action.job.id] = _not_free(taker, planned & place.keys())
-    return found
+        _, later = _serve(self._waiting, observation, there)
+        place = placement.nodes or _anywhere(placement, there)
+        later |= {name: self._joint[name] for name in place if name in self._joint}
+        if _fits(place, there) and not any(name in self._joint for name in place):
+            return self._take_free(action, place, own)
+        if self._closed.isdisjoint(place) and can_reserve(
+            action.job, place, observation, self._config
+        ):
+            self._closed |= place.keys()
+            return ""
+        takers = self._takers | later
+        taker = next((takers[name] for name in place if name in takers), "")
+        return _not_free(taker, self._planned & place.keys())
+
+    def _take_free(self, action: PlannedMove, place: Place, own: Place) -> str:
+        """Why a place whose GPUs are free cannot be taken; where it can ("") it is."""
+        if ahead := blocking_job(action.job, place, self._waiting, self._observation):
+            return (
+                f"Slurm keeps that partition for job {ahead}: the moved job would start elsewhere"
+            )
+        if not self._config.guards.preempt and (why := self._crossing.why_not(action.job, place)):
+            return why
+        if not self._beside.take(action.job, action.fields, list(place), set(own)):
+            return "the CPUs or the memory that it needs there are not free yet"
+        _take(self._left, place, own)
+        self._crossing.add(action.job, place)
+        return ""
 
 
 def _take(left: pending_demand.Free, place: Place, own: Place) -> None:
