@@ -167,7 +167,7 @@ class SimulatedController:
         stayed = state.present.since[managed] + steering.min_between_moves_s <= now
         jobs = replace(
             view.jobs if self._reported is None else self._reported.corrected(view.jobs, managed),
-            priority=-state.order.owners(managed).astype(np.float64),
+            priority=-state.order.owners(managed, now).astype(np.float64),
             movable=~view.jobs.running | (stayed & steering.moves),
         )
         return replace(view, nodes=replace(view.nodes, gpus=gpus), jobs=jobs)
@@ -189,7 +189,7 @@ class SimulatedController:
     def _exchange(self, plan: Plan, now: float) -> None:
         order, waiting = self._state.order, self._state.waiting()
         if order.unpromised(waiting):
-            line = waiting[np.argsort(order.owners(waiting))]
+            line = waiting[np.argsort(order.owners(waiting, now))]
             times = self._foresight.times(line, self._state.present.done)
             ends = self._foresight.ends(line, times, self._released(now))
             order.promise(line, now + ends)
@@ -249,18 +249,20 @@ class SimulatedController:
                 continue
             if dict(was.gpus) == dict(placement.gpus) and was.batch == placement.batch:
                 continue
-            if self._closed(job, placement, waiting):
+            if self._closed(job, placement, waiting, now):
                 continue
             if self._moved(job, placement, free, now):
                 left -= 1
 
-    def _closed(self, job: int, placement: Placement, waiting: Sequence[Waiting]) -> bool:
+    def _closed(
+        self, job: int, placement: Placement, waiting: Sequence[Waiting], now: float
+    ) -> bool:
         """Whether a job ahead waits for the new type but not for the old one: Slurm's main
         scheduler would start the requeued job on the old one again."""
         new = {self._types[name] for name in placement.gpus}
         old = set(np.flatnonzero(self._state.on[job]).tolist())
         order = self._state.order
-        closed = {k for one in waiting if order.is_ahead(one.job, job) for k in one.kinds}
+        closed = {k for one in waiting if order.is_ahead(one.job, job, now) for k in one.kinds}
         return bool(new & closed - old) and not old <= closed
 
     def _moved(

@@ -298,6 +298,32 @@ def test_no_move_to_a_type_that_is_closed_for_a_job_ahead(types, end) -> None:
     assert ends[3] == 2000.0 and ends[2] == end
 
 
+@pytest.mark.parametrize(
+    ("wish_s", "moved_s"),
+    [
+        # j2 had waited for 300 s when it started; at this tick j3 has waited for 10 s.
+        (355.0, 360.0),
+        # j3 has waited for longer, until it starts at 1,000 s.
+        (705.0, 1020.0),
+    ],
+)
+def test_a_job_that_waits_passes_a_running_one_once_it_has_waited_longer(wish_s, moved_s) -> None:
+    """Slurm counts no age while a job runs. Two GPUs of each type are held until 300 s, two until
+    1,000 s; j2 waits from 0 s on, j3 from 350 s on for three fast ones. The last has tick 720
+    decide."""
+    two, one = [[0.0, 2.0, 0.0], [0.0, 1.0, 0.0]], [[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    three = [[0.0, 0.0, 2.0], [0.0, 0.0, 1.0]]
+    jobs = work([two, two, one, three, two, two, one],
+                total=[600.0, 300.0, 3000.0, 2000.0, 2000.0, 1000.0, 5.0],
+                arrival=[0.0, 0.0, 0.0, 350.0, 0.0, 0.0, 700.0], counts=(1, 2, 3))  # fmt: skip
+    text = "j0,no,fast,1\nj1,no,slow,1\nj2,yes,,0\nj3,no,fast,0\nj4,no,fast,1\nj5,no,slow,1"
+    jobs = queue_of(jobs, f"job_id,managed,types,priority\n{text}\nj6,no,slow,0")
+    script = {0.0: {"j2": on("slow")}, wish_s: {"j2": on("fast")}}
+    ends = moving(script, jobs, "fast=4,slow=4")
+    assert ends[3] == 2000.0
+    assert ends[2] == moved_s + 10.0 + (3000.0 - (moved_s - 300.0)) / 2
+
+
 def test_a_job_is_never_moved_to_a_type_that_it_does_not_name() -> None:
     jobs = queue_of(work(BOTH, total=1000.0), "job_id,managed,types\nj0,yes,slow\n")
     setting = SimulationSetting(jobs, machines(), MANAGED, steering=ALWAYS)
