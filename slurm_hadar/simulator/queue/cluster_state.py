@@ -122,7 +122,7 @@ class ClusterState:
 
     def start(self, job: int, placement: Placement, now: float) -> None:
         """A job that holds nothing runs."""
-        self.order.start(job)
+        self.order.start(job, now)
         self.seats.take({job: placement}, self.work.ids)
         seats = self.seats.of[job]
         self._state[job], self.placed[job] = _RUNS, placement
@@ -154,13 +154,14 @@ class ClusterState:
         self._release(job)
         self.moves[job] += 1
         self._state[job], self._away[job] = _WAITS, now + AWAY_S
-        self.order.requeue(job, now)
+        self.order.requeue(job, now + AWAY_S)
         self.lists[job] = self.asked.kinds(job)
 
     def move(self, job: int, placement: Placement, now: float) -> None:
         """A running job restarts elsewhere."""
         self._release(job)
         self.moves[job] += 1
+        self.order.move(job, now)
         self.start(job, placement, now)
 
     def _release(self, job: int) -> None:
@@ -173,7 +174,8 @@ class ClusterState:
 # Running jobs that are stopped for others, as the controller does under ``guards.preempt``: only
 # where what they leave goes to a job that the plan starts, in Slurm's order.
 AWAY_S = 121.0
-"""A requeued job may not start for so long, so that its node can end it (cred_expire + 1 s)."""
+"""A requeued job may not start, and gets no older, for so long, so that its node can end it
+(cred_expire + 1 s)."""
 
 
 def stopped(

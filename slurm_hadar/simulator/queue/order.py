@@ -16,54 +16,71 @@ from slurm_hadar.scheduling.twin import ExpectedEnds
 from slurm_hadar.simulator.queue.requests import Requests
 from slurm_hadar.simulator.workload import Workload
 
-_APART = 1 << 32
-"""Between two places, so that requeued jobs find one."""
+_Key = tuple[float, float, int]
+"""Of a place, the lesser goes first: priority, s since which a job that only waited would have
+waited for as long, number of the job that had it first."""
 
 
 class QueueOrder:
-    """The places of J jobs, lesser first: Slurm's priority decides, then who came first."""
+    """The places of J jobs: Slurm's priority decides, then the age, then the smaller number.
+
+    As under ``priority/multifactor`` a job gets older only while it waits.
+    """
 
     def __init__(self, work: Workload, asked: Requests, level: ExchangeLevel) -> None:
-        jobs = len(work.ids)
-        order = np.lexsort((np.arange(jobs), work.arrival_s, -asked.priority))
-        place = dict(zip(order.tolist(), range(0, jobs * _APART, _APART), strict=True))
-        self._rank: IntArray = np.array([place[job] for job in range(jobs)], dtype=np.int64)
-        self._arrival_s, self._priority, self._requeued = work.arrival_s, asked.priority, 0
+        jobs = range(len(work.ids))
+        self._priority: list[float] = (-asked.priority).tolist()
+        self._keys: list[_Key] = list(
+            zip(self._priority, work.arrival_s.tolist(), jobs, strict=True)
+        )
+        # A place is an index into the keys.
+        self._places = QueuePlaces({job: job for job in jobs}, {job: job for job in jobs})
+        self._began: dict[int, float] = {}
         self.may_change = level is not ExchangeLevel.NONE
-        self._places = QueuePlaces(place, dict(place))
         self._group = _groups(asked, level)
         self._asks: FloatArray = np.column_stack((work.request, asked.limit_s, asked.types))
         self._promises: ExpectedEnds[int] = ExpectedEnds()
 
     def sort(self, jobs: IntArray) -> IntArray:
-        """Jobs in the order in which Slurm looks at them."""
-        found: IntArray = np.array(sorted(jobs.tolist(), key=self._places.held.__getitem__))
+        """Waiting jobs in the order in which Slurm looks at them."""
+        held = self._places.held
+        found: IntArray = np.array(sorted(jobs.tolist(), key=lambda job: self._keys[held[job]]))
         return found.astype(np.int64)
 
-    def is_ahead(self, waiting: int, running: int) -> bool:
-        """Whether Slurm looks at a job that waits before one that runs, were this one requeued and
-        given the age that it would have if it had waited until now: Slurm counts none meanwhile."""
-        return self._places.held[waiting] < self._places.own[running]
+    def owners(self, jobs: IntArray, now: float) -> IntArray:
+        """The ranks (J,) that the jobs would have now without any exchange, were those that run
+        moved."""
+        keys = [self._own(job, now) for job in jobs.tolist()]
+        found: IntArray = np.empty(len(keys), dtype=np.int64)
+        found[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
+        return found
 
-    def owners(self, jobs: IntArray) -> IntArray:
-        """The places (J,) that the jobs would have now without any exchange."""
-        own: IntArray = np.array([self._places.own[job] for job in jobs.tolist()], dtype=np.int64)
-        return own
+    def is_ahead(self, waiting: int, running: int, now: float) -> bool:
+        """Whether Slurm looks at a job that waits before one that runs, were this one moved."""
+        return self._keys[self._places.held[waiting]] < self._own(running, now)
 
-    def start(self, job: int) -> None:
+    def start(self, job: int, now: float) -> None:
         """A job starts from the place that it has."""
         self._places.use(job)
+        self._began[job] = now
 
-    def requeue(self, job: int, now: float) -> None:
-        """A job waits again: without its age it is the last of its priority, and exchanges no
-        place."""
-        same = self._priority == self._priority[job]
-        behind = (same & (self._arrival_s > now)) | (self._priority < self._priority[job])
-        end = int(self._rank[behind].min(initial=_APART * len(behind)))
-        self._requeued += 1
-        place = end - _APART + self._requeued
-        self._places.own[job] = self._places.held[job] = place
+    def move(self, job: int, now: float) -> None:
+        """A running job waits again with the age that it had: the controller gives it back."""
+        self._put(job, self._own(job, now))
+
+    def requeue(self, job: int, since_s: float) -> None:
+        """A job waits again, without any age until ``since_s``, and exchanges no place."""
+        self._put(job, (self._priority[job], since_s, job))
         self._group[job] = NO_EXCHANGE
+
+    def _own(self, job: int, now: float) -> _Key:
+        priority, since, number = self._keys[self._places.own[job]]
+        return priority, since + now - self._began.get(job, now), number
+
+    def _put(self, job: int, key: _Key) -> None:
+        self._places.own[job] = self._places.held[job] = len(self._keys)
+        self._keys.append(key)
+        self._began.pop(job, None)
 
     def unpromised(self, jobs: IntArray) -> bool:
         """Whether some of the jobs have no promised end yet."""
@@ -77,7 +94,7 @@ class QueueOrder:
         """Give the waiting jobs their places anew. ``planned``: those that the policy would start
         now."""
         own = self._places.own
-        line = sorted(waiting, key=own.__getitem__)
+        line = sorted(waiting, key=lambda job: self._keys[own[job]])
         first = dict(zip(waiting, planned.tolist(), strict=True))
         rank = self._promises.ranks(line, [first[job] for job in line])
         at = np.array(line, dtype=np.int64)

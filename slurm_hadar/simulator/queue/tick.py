@@ -13,16 +13,14 @@ from math import inf
 import numpy as np
 
 from slurm_hadar.domain.declaration import SLOWEST
-from slurm_hadar.domain.placement import Placement, Plan
+from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, IntArray, State, View
 from slurm_hadar.policies.record import Decide
-from slurm_hadar.scheduling import slurm_schedulers
-from slurm_hadar.scheduling.free_over_time import FreeOverTime
-from slurm_hadar.scheduling.slurm_schedulers import Waiting
 from slurm_hadar.simulator.estimates import estimate
 from slurm_hadar.simulator.queue import surplus
 from slurm_hadar.simulator.queue.cluster_state import ClusterState, stopped
 from slurm_hadar.simulator.queue.foresight import Foresight, Pools, RunningJobs
+from slurm_hadar.simulator.queue.open_places import OpenPlaces
 from slurm_hadar.simulator.queue.reported_rates import ReportedRates
 from slurm_hadar.simulator.queue.requests import as_requested
 from slurm_hadar.simulator.queue.setting import SimulationSetting
@@ -167,7 +165,7 @@ class SimulatedController:
         stayed = state.present.since[managed] + steering.min_between_moves_s <= now
         jobs = replace(
             view.jobs if self._reported is None else self._reported.corrected(view.jobs, managed),
-            priority=-state.order.owners(managed).astype(np.float64),
+            priority=-state.order.owners(managed, now).astype(np.float64),
             movable=~view.jobs.running | (stayed & steering.moves),
         )
         return replace(view, nodes=replace(view.nodes, gpus=gpus), jobs=jobs)
@@ -189,7 +187,7 @@ class SimulatedController:
     def _exchange(self, plan: Plan, now: float) -> None:
         order, waiting = self._state.order, self._state.waiting()
         if order.unpromised(waiting):
-            line = waiting[np.argsort(order.owners(waiting))]
+            line = waiting[np.argsort(order.owners(waiting, now))]
             times = self._foresight.times(line, self._state.present.done)
             ends = self._foresight.ends(line, times, self._released(now))
             order.promise(line, now + ends)
@@ -231,54 +229,26 @@ class SimulatedController:
             state.lists[job] = self._by_speed(job)
 
     def _move(self, plan: Plan, movable: Mapping[str, bool], now: float) -> None:
-        """Moves running jobs to GPUs that no waiting job can use, now or by a reservation."""
-        free, queue = self._state.free_over_time(now), self._state.queue(self._tested)
-        starts: set[int] = set()
-
-        def may_start(job: int, kind: int) -> bool:
-            starts.add(job)
-            return True
-
-        slurm_schedulers.backfill_scheduler(queue, free, may_start)
-        waiting = [one for one in queue if one.job not in starts]
-        left = self._steering.max_moves_per_tick
+        """Moves running jobs to GPUs that no waiting job can use."""
+        state, left = self._state, self._steering.max_moves_per_tick
+        moves = []
         for id_, placement in plan.placements.items():
             job = self._index[id_]
-            was = self._state.placed.get(job)
-            if was is None or not movable[id_] or left <= 0 or not placement.gpus:
+            was = state.placed.get(job)
+            if was is None or not movable[id_] or not placement.gpus:
                 continue
-            if dict(was.gpus) == dict(placement.gpus) and was.batch == placement.batch:
+            if dict(was.gpus) != dict(placement.gpus) or was.batch != placement.batch:
+                moves.append((job, placement))
+        if not moves:
+            return
+        leaving = [job for job, _ in moves[:left]]
+        places = OpenPlaces(state, state.queue(self._tested), leaving, now)
+        for job, placement in moves:
+            if left <= 0 or not places.is_open(job, placement):
                 continue
-            if self._closed(job, placement, waiting):
-                continue
-            if self._moved(job, placement, free, now):
+            choices = (placement, replace(placement, nodes={}))
+            wanted = next((one for one in choices if state.fits(job, one)), None)
+            if wanted is not None:
+                places.take(job, wanted)
+                state.move(job, wanted, now)
                 left -= 1
-
-    def _closed(self, job: int, placement: Placement, waiting: Sequence[Waiting]) -> bool:
-        """Whether a job ahead waits for the new type but not for the old one: Slurm's main
-        scheduler would start the requeued job on the old one again."""
-        new = {self._types[name] for name in placement.gpus}
-        old = set(np.flatnonzero(self._state.on[job]).tolist())
-        order = self._state.order
-        closed = {k for one in waiting if order.is_ahead(one.job, job) for k in one.kinds}
-        return bool(new & closed - old) and not old <= closed
-
-    def _moved(
-        self, job: int, placement: Placement, free: Mapping[int, FreeOverTime], now: float
-    ) -> bool:
-        state = self._state
-        more = {
-            self._types[name]: count - int(state.on[job, self._types[name]])
-            for name, count in placement.gpus.items()
-        }
-        limit = float(self._asked.limit_s[job])
-        if any(n > 0 and free[kind].earliest(n, limit) > now for kind, n in more.items()):
-            return False
-        choices = (placement, replace(placement, nodes={}))
-        wanted = next((one for one in choices if state.fits(job, one)), None)
-        if wanted is None:
-            return False
-        state.move(job, wanted, now)
-        for kind, n in more.items():
-            free[kind].take(now, now + limit, max(0, n))
-        return True

@@ -281,6 +281,31 @@ def test_no_move_takes_what_a_waiting_job_has_reserved() -> None:
     assert ends[2] == 1080.0 + 10.0 + (3000.0 - 1080.0) / 2
 
 
+@pytest.mark.parametrize(("waits", "end"), [("fast", 810.0), ("slow", 60.0 + 10.0 + 750 / 2)])
+def test_no_move_to_what_a_waiting_job_could_use_that_backfill_keeps_waiting(waits, end) -> None:
+    """j0 holds a fast GPU until 1,000 s, j3 waits for both. j4 is too long to go before it; were
+    j0 over before its time limit, it would start on the free one in the next pass."""
+    one, two = [[2.0, 0.0], [1.0, 0.0]], [[0.0, 2.0], [0.0, 0.0]]
+    jobs = work([one, one, one, two, one], total=[2000.0, 1000.0, 800.0, 100.0, 3000.0],
+                arrival=[0.0, 0.0, 0.0, 10.0, 20.0], counts=(1, 2))  # fmt: skip
+    text = f"j0,no,fast,\nj1,no,slow,\nj2,yes,,1\nj3,no,fast,\nj4,no,{waits},"
+    jobs = queue_of(jobs, f"job_id,managed,types,priority\n{text}\n")
+    script = {0.0: {"j2": on("slow")}, 30.0: {"j2": on("fast")}}
+    assert moving(script, jobs, "fast=2,slow=2")[2] == end
+
+
+def test_no_move_to_what_a_waiting_job_could_use_with_what_moved_jobs_leave() -> None:
+    """j0 and j1 would change their types at one tick; j2 waits for both fast GPUs, of which one is
+    free. j0 leaves the other one."""
+    one, two = [[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]
+    jobs = work([one, one, two], total=[3000.0, 500.0, 100.0], arrival=[0.0, 0.0, 10.0],
+                counts=(1, 2))  # fmt: skip
+    jobs = queue_of(jobs, "job_id,managed,priority\nj0,yes,\nj1,yes,1\nj2,no,\n")
+    begin, end = {"j0": on("fast"), "j1": on("slow")}, {"j0": on("slow"), "j1": on("slow")}
+    script = {0.0: begin, 20.0: {"j0": on("slow"), "j1": on("fast")}, 70.0: end}
+    assert moving(script, jobs, "fast=2,slow=2") == [3010.0, 510.0, 160.0]
+
+
 @pytest.mark.parametrize(
     ("types", "end"), [("fast", 1030 + 10 + 1970 / 2), ("", 70 + 10 + 2930 / 2)]
 )
@@ -296,6 +321,32 @@ def test_no_move_to_a_type_that_is_closed_for_a_job_ahead(types, end) -> None:
     script = {0.0: {"j2": on("slow")}, 20.0: {"j2": on("fast")}}
     ends = moving(script, jobs, "fast=4,slow=4")
     assert ends[3] == 2000.0 and ends[2] == end
+
+
+@pytest.mark.parametrize(
+    ("wish_s", "moved_s"),
+    [
+        # j2 had waited for 300 s when it started; at this tick j3 has waited for 10 s.
+        (355.0, 360.0),
+        # j3 has waited for longer, until it starts at 1,000 s.
+        (705.0, 1020.0),
+    ],
+)
+def test_a_job_that_waits_passes_a_running_one_once_it_has_waited_longer(wish_s, moved_s) -> None:
+    """Slurm counts no age while a job runs. Two GPUs of each type are held until 300 s, two until
+    1,000 s; j2 waits from 0 s on, j3 from 350 s on for three fast ones. The last has tick 720
+    decide."""
+    two, one = [[0.0, 2.0, 0.0], [0.0, 1.0, 0.0]], [[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    three = [[0.0, 0.0, 2.0], [0.0, 0.0, 1.0]]
+    jobs = work([two, two, one, three, two, two, one],
+                total=[600.0, 300.0, 3000.0, 2000.0, 2000.0, 1000.0, 5.0],
+                arrival=[0.0, 0.0, 0.0, 350.0, 0.0, 0.0, 700.0], counts=(1, 2, 3))  # fmt: skip
+    text = "j0,no,fast,1\nj1,no,slow,1\nj2,yes,,0\nj3,no,fast,0\nj4,no,fast,1\nj5,no,slow,1"
+    jobs = queue_of(jobs, f"job_id,managed,types,priority\n{text}\nj6,no,slow,0")
+    script = {0.0: {"j2": on("slow")}, wish_s: {"j2": on("fast")}}
+    ends = moving(script, jobs, "fast=4,slow=4")
+    assert ends[3] == 2000.0
+    assert ends[2] == moved_s + 10.0 + (3000.0 - (moved_s - 300.0)) / 2
 
 
 def test_a_job_is_never_moved_to_a_type_that_it_does_not_name() -> None:
