@@ -48,7 +48,7 @@ def open_trace(
     elif not path.exists():
         raise UsageError(f"there is no trace {trace}; shipped ones: {', '.join(shipped_names())}")
     else:
-        text = text_of(path)
+        text = text_of(path, "replace" if from_sacct else "strict")
     if from_sacct:
         if elastic:
             raise UsageError("--elastic needs a trace with models; sacct's output names none")
