@@ -105,5 +105,6 @@ def _read(kind: type[_T], heard: bytes | None) -> _T:
             "no controller answers on this host; its operator starts it: hadar run"
         )
     raise HadarError(
-        "the controller on this host is of another release; install the same release here"
+        "the controller on this host is of another release; after an upgrade its operator "
+        "restarts it (systemctl restart slurm-hadar), otherwise install the same release here"
     )
