@@ -107,7 +107,7 @@ def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
 
 
 def _ended_by_term(job: Job) -> bool:
-    """Whether a job has ended as one that TERM ended, and nobody cancelled: with the exit code of
+    """Whether a job has ended as one that TERM ended and no user cancelled: with the exit code of
     our runtime or of a shell, or by the signal itself."""
     failed = job.state is JobState.FINISHED and job.slurm_state.upper().startswith("FAILED")
     return failed and job.exit_code in (0, _TERM_EXIT)
