@@ -15,6 +15,7 @@ say() { printf 'install: %s\n' "$*" >&2; }
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 usage() {
+  ((!$#)) || say "unknown argument: $1"
   sed -n '2,8s/^# \{0,1\}//p' "$here/install.sh" >&2
   exit 2
 }
@@ -162,6 +163,8 @@ locked() {
 }
 
 site() {
+  # Users run it, and the controller's user does, whatever the admin's own files are.
+  umask 022
   local prefix= exchange=/shared/slurm-hadar unlocked=
   while (($#)); do
     case $1 in
@@ -170,7 +173,7 @@ site() {
       --prefix=*) prefix=${1#*=}; shift ;;
       --exchange) exchange=${2:-}; shift $(($# > 1 ? 2 : 1)) ;;
       --exchange=*) exchange=${1#*=}; shift ;;
-      *) usage ;;
+      *) usage "$1" ;;
     esac
   done
   [[ -n $prefix ]] || usage
@@ -215,10 +218,25 @@ site() {
   done
   ln -sf "$dir/bin/hbatch" "$dir/bin/hadar" "$prefix/bin/"
   pyslurm "$dir"
+  # A clone that only its owner reads, and an earlier run under another umask.
+  chmod -R a+rX "$dir" "$prefix/share/slurm-hadar"
+  reachable "$prefix/bin"
   say "hbatch and hadar are in $prefix/bin; put that on PATH"
   say "researchers whose training uses the runtime: pip install $runtime"
   say "services for systemd and cron, with their user and folders: $prefix/share/slurm-hadar/system"
   say "next: copy an example of $prefix/share/slurm-hadar/site_configs to /etc/slurm-hadar/hadar.toml (or ~/.config/slurm-hadar/hadar.toml), then: hadar check --write"
+}
+
+# Says which folder keeps other users from what root installed: reachable FOLDER
+reachable() {
+  local folder=$1
+  ((EUID == 0)) || return 0
+  while [[ $folder != / ]]; do
+    if [[ $(stat -c %A "$folder") != *[xt] ]]; then
+      say "other users, the controller's among them, cannot enter $folder, so neither hbatch nor the services work for them: chmod o+x $folder, or choose another folder for --prefix"
+    fi
+    folder=$(dirname "$folder")
+  done
 }
 
 # Units, user, folders and cron line with this site's paths: system_files PREFIX EXCHANGE
@@ -240,7 +258,7 @@ uninstall() {
       --prefix=*) named=yes prefix=${1#*=}; shift ;;
       --keep-jobs) keep_jobs=yes; shift ;;
       --keep-running) keep_running=yes; shift ;;
-      *) usage ;;
+      *) usage "$1" ;;
     esac
   done
   # An empty word, such as a variable that is not set, is not the same as none.
@@ -355,5 +373,6 @@ case ${1:-} in
   site) shift; site "$@" ;;
   uninstall) shift; uninstall "$@" ;;
   -h | --help) (usage) || exit 0 ;;
-  *) usage ;;
+  '') usage ;;
+  *) usage "$1" ;;
 esac

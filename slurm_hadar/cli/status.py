@@ -189,7 +189,8 @@ def asked(
         return TypeAdapter(kind).validate_python(answer)
     except ValidationError:
         raise HadarError(
-            "the controller on this host is of another version; install the same version here"
+            "the controller on this host is of another version; after an upgrade its operator "
+            "restarts it (systemctl restart slurm-hadar), otherwise install the same version here"
         ) from None
 
 

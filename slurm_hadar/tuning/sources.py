@@ -132,7 +132,7 @@ def _site(
 
 def _history(file: Path | None, settings: configuration.Config, since_s: float) -> tuple[str, str]:
     if file is not None:
-        return text_of(file), file.name
+        return text_of(file, "replace"), file.name
     commands = Commands(settings.slurm.bin_dir, settings.slurm.conf, _SACCT_S)
     since = datetime.fromtimestamp(since_s).isoformat(timespec="seconds") if since_s else ""
     argv = sacct_history.command(since or _USUAL_SINCE).split()
@@ -153,7 +153,7 @@ def _remarks(study: Study) -> list[str]:
         notes.append(f"the GPU type of {past.untyped} jobs was taken from their nodes or partition")
     notes += _of_groups(past, study.config)
     notes += [
-        f"{one.kind}: {one.beyond} GPUs more than there are today were in use at once"
+        f"{one.kind}: more GPUs were in use at once than there are today ({one.beyond} more)"
         for one in seen.types
         if one.beyond
     ]

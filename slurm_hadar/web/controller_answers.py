@@ -105,5 +105,6 @@ def _read(kind: type[_T], heard: bytes | None) -> _T:
             "no controller answers on this host; its operator starts it: hadar run"
         )
     raise HadarError(
-        "the controller on this host is of another version; install the same version here"
+        "the controller on this host is of another version; after an upgrade its operator "
+        "restarts it (systemctl restart slurm-hadar), otherwise install the same version here"
     )

@@ -41,8 +41,12 @@ def test_it_comes_whole_and_goes_whole(make_sandbox, tmp_path):
     # What was loaded before is not loaded again, and what is not used here is not compiled: pip
     # takes the second one for the value of "compile".
     bare |= {"PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"), "PIP_NO_COMPILE": "0"}
-    _, said = ran(["./install.sh", "site", "--prefix", prefix, "--exchange", "/ex"], bare)
+    # An admin whose own files are closed to others.
+    ours = ("sh", "-c", 'umask 077 && exec "$@"', "sh")
+    _, said = ran([*ours, "./install.sh", "site", "--prefix", prefix, "--exchange", "/ex"], bare)
     assert f"{prefix}/bin" in said
+    closed = [path for path in (prefix, *prefix.rglob("*")) if not path.stat().st_mode & 0o004]
+    assert not closed, closed[:5]
     assert (prefix / "share/slurm-hadar/system/prometheus/slurm-hadar.rules.yml").is_file()
     unit = (prefix / "share/slurm-hadar/system/slurm-hadar.service").read_text()
     assert f"ExecStart={prefix}/bin/hadar run" in unit and "ReadWritePaths=/ex" in unit

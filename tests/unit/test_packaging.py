@@ -142,6 +142,41 @@ def test_its_help_is_shown_from_any_folder(tmp_path):
     assert done.returncode == 0 and "./install.sh demo" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("sites",), ("site", "--prefx", "/opt"), ("uninstall", "--all")])
+def test_an_argument_that_it_does_not_know_is_named(words):
+    done = subprocess.run(
+        [FILES[0].parents[1] / "install.sh", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    unknown = next(word for word in words if word not in ("site", "uninstall"))
+    assert done.returncode == 2 and f"unknown argument: {unknown}\n" in done.stderr
+
+
+def test_a_folder_that_other_users_cannot_enter_is_named(tmp_path):
+    """install.sh's own function."""
+    needs_root("it looks at what root installs for other users")
+    script = (FILES[0].parents[1] / "install.sh").read_text()
+    functions = re.search(r"^say\(\).*$", script, re.MULTILINE)[0]
+    functions += "\n" + re.search(r"^reachable\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)[0]
+    closed = tmp_path / "closed"
+    (closed / "bin").mkdir(parents=True)
+
+    def said():
+        argv = ["bash", "-c", f'{functions}\nreachable "$1"', "reachable", closed / "bin"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        return [line for line in done.stderr.splitlines() if str(closed) in line]
+
+    closed.chmod(0o755)
+    (closed / "bin").chmod(0o755)
+    assert not said()
+    closed.chmod(0o700)
+    (line,) = said()
+    assert f"cannot enter {closed}," in line and f"chmod o+x {closed}," in line
+
+
 @pytest.fixture
 def prefix(tmp_path, monkeypatch):
     """What 'install.sh site' makes, as far as 'uninstall' looks at it."""

@@ -28,6 +28,8 @@ DROPPED = "it stays where it is: "
 """How it begins where the move was no longer right just before its requeue."""
 REFUSED = "the placement was refused"
 """How it begins where Slurm did not take what the requeued job was to get."""
+GONE = "the job has ended"
+"""How it begins where the job ended in the middle of the move."""
 FAILED = (NOT_SAVED, DROPPED, REFUSED)
 """After these the next move of the job waits longer."""
 
@@ -84,7 +86,7 @@ def decide_move(move: OpenMove, now: float, times: MoveTimes) -> MoveDecision:
         if now - entry.changed_s > LOST_SIGHT_S:
             return _end("Slurm does not show the job any more")
     elif job.state is JobState.FINISHED and not reported_saved(job):
-        return _end(f"the job has ended ({job.slurm_state})")
+        return _end(f"{GONE} ({job.slurm_state})")
     elif not job.managed:
         return _end("it is no longer managed")
     elif job.restarts == entry.details.get("restarts"):

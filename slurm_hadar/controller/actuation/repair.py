@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.apply import UNDO, UNDONE, ActionContext
-from slurm_hadar.controller.actuation.move_steps import ended_with, reported_saved
+from slurm_hadar.controller.actuation.move_steps import GONE, MOVED, ended_with, reported_saved
 from slurm_hadar.controller.actuation.restored_request import restored_where_it_fits
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.returned_nodes import REQUEUED
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -23,6 +24,7 @@ _HELD, _ADMINS = "held_for", "JobHeldAdmin"
 """Of a move, in the journal: why its job was held when it was last seen to run."""
 _RESUME, RESUMED = "resume", "requeued, as it ended with the exit code of a checkpoint"
 _FRESH_LOOK_S = 15.0
+_TERM_EXIT = 143
 _SPARE = 10
 """Fewer than the least ``guards.max_queries_per_minute``."""
 _PAUSE_S = 600.0
@@ -55,7 +57,9 @@ def held_after_failed_launch(job: Job) -> bool:
 
 
 def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
-    """Requeue jobs that ended with the exit code by which they say that they saved.
+    """Requeue jobs that ended with the exit code by which they say that they saved, and those whose
+    requeue in a move slurmctld forgot: it ends the job at once and saves its state within seconds,
+    so one that crashes in between shows the job as failed.
 
     Only a job that a move asked to save in its last attempt, whether in time or not: any other end
     is its own affair. One that its owner has opted out since is requeued too where it ended in
@@ -71,9 +75,7 @@ def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
     def resume(job: Job) -> str:
         asked_s = context.clock()
         shown = context.cluster.read_jobs([job.id])
-        same = [
-            one for one in shown if ended_with(one, job.exit_code) and one.restarts == job.restarts
-        ]
+        same = [one for one in shown if _end_of(one) == _end_of(job)]
         if not same or abs(context.clock() - asked_s) > _FRESH_LOOK_S:
             raise SlurmError("Slurm does not show in time that it ended so", retry=True)
         move = context.store.last(job.id, "move")
@@ -84,10 +86,14 @@ def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
     said = []
     for job in observation.jobs.values():
         off = job.declaration is not None and job.declaration.off and ended_with(job, job.exit_code)
-        if not (job.requeue and (off or (job.managed and reported_saved(job)))):
+        saved = off or (job.managed and reported_saved(job))
+        if not (job.requeue and (saved or (job.managed and _ended_by_term(job)))):
             continue
         last = context.store.last(job.id, "move")
-        if last is None or last.details.get("habit") != "signal":
+        if last is None:
+            continue
+        saved = saved and last.details.get("habit") == "signal"
+        if not (saved or (job.managed and _forgotten(last, job))):
             continue
         if off and not _left_in_time(context, last, job):
             continue
@@ -98,6 +104,23 @@ def resume_saved(context: ActionContext, observation: Observation) -> list[str]:
         if last.details.get("restarts") == job.restarts and job.end_s >= last.opened_s - 1:
             said += _try(context, job, _RESUME, resume, observation.now)
     return said
+
+
+def _ended_by_term(job: Job) -> bool:
+    """Whether a job has ended as one that TERM ended and no user cancelled: with the exit code of
+    our runtime or of a shell, or by the signal itself."""
+    failed = job.state is JobState.FINISHED and job.slurm_state.upper().startswith("FAILED")
+    return failed and job.exit_code in (0, _TERM_EXIT)
+
+
+def _forgotten(move: Entry, job: Job) -> bool:
+    """Whether Slurm shows the end of an attempt of which it had taken a move's requeue."""
+    ended_it = move.reached_s(REQUEUED) is not None and _ended_by_term(job)
+    return ended_it and (move.outcome is None or move.outcome.startswith((GONE, MOVED)))
+
+
+def _end_of(job: Job) -> tuple[JobState, str, int, int]:
+    return job.state, job.slurm_state, job.exit_code, job.restarts
 
 
 def keep_holds(context: ActionContext, jobs: Iterable[Job]) -> None:

@@ -19,10 +19,11 @@ MOST_ROWS = 1_000_000
 _MOST_WORDS, _MOST_CELL, _LONGEST_WORD = 240, 40, 1000
 
 
-def text_of(path: Path) -> str:
-    """A trace's text. Raises UsageError when it cannot be read."""
+def text_of(path: Path, errors: str = "strict") -> str:
+    """A trace's text. Raises UsageError when it cannot be read, with ``errors="replace"`` not for
+    bytes that are no UTF-8: users name jobs in any encoding, and sacct prints the bytes."""
     try:
-        return reading.content(path, reading.HISTORY_BYTES).decode("utf-8-sig")
+        return reading.content(path, reading.HISTORY_BYTES).decode("utf-8-sig", errors)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:

@@ -45,15 +45,15 @@ def open_sacct(
     trace: str, types: Sequence[str], rates: Rates, models: ModelNames | None = None
 ) -> Workload:
     """Read sacct's output. Raises UsageError for a file that is not there or is malformed."""
-    name, text = _found(trace)
+    name, text = _found(trace, "replace")
     return _ends(sacct.read(text, name, types, rates, models))
 
 
-def _found(trace: str) -> tuple[str, str]:
-    """A trace's name and text."""
+def _found(trace: str, errors: str = "strict") -> tuple[str, str]:
+    """A trace's name and text; ``errors`` as in :func:`text_of`."""
     path = Path(trace)
     if path.exists():
-        return path.name, text_of(path)
+        return path.name, text_of(path, errors)
     if trace in shipped_names():
         return trace, (_FOLDER / f"{trace}.csv").read_text()
     raise UsageError(f"there is no trace {trace}; shipped ones: {', '.join(shipped_names())}")

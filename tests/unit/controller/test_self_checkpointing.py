@@ -312,6 +312,48 @@ def test_what_slurm_shows_at_the_last_look_counts(context):
     assert context.cluster.requeued == []
 
 
+CRASHED = replace(runs("checkpoint=yes"), state=JobState.FINISHED, end_s=NOW)
+CRASHED = replace(CRASHED, slurm_state="FAILED", exit_code=143)
+
+
+def begun(context, phase="requeued", outcome=None):
+    entry = context.store.begin("1", "move", "asked", NOW - 10, asked("yes").details)
+    if phase != "asked":
+        context.store.advance(entry, phase, NOW - 5)
+    if outcome is not None:
+        context.store.end(entry, outcome, NOW - 1)
+
+
+@pytest.mark.parametrize("outcome", [None, "the job has ended (FAILED)", "moved"])
+@pytest.mark.parametrize("code", [143, 0])
+def test_a_requeue_that_slurmctld_forgot_in_a_crash_is_sent_again_once(context, code, outcome):
+    """It ended the job at once, and died before it had saved that the job waits again."""
+    context.cluster.shown = shown = replace(CRASHED, exit_code=code)
+    begun(context, outcome=outcome)
+    assert "requeued" in resume_saved(context, observation([shown]))[0]
+    assert resume_saved(context, observation([shown])) == [] and context.cluster.requeued == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "phase", "outcome"),
+    [
+        ({"exit_code": 1}, "requeued", None),
+        ({"slurm_state": "COMPLETED", "exit_code": 0}, "requeued", None),
+        ({"slurm_state": "CANCELLED"}, "requeued", None),
+        ({"slurm_state": "TIMEOUT", "exit_code": 0}, "requeued", None),
+        ({"restarts": 1}, "requeued", None),
+        ({"requeue": False}, "requeued", None),
+        ({"declaration": declared("off=yes")}, "requeued", None),
+        ({}, "asked", None),
+        ({}, "requeued", "it stays where it is: these GPUs are not free yet"),
+    ],
+)
+def test_an_end_that_no_requeue_of_ours_explains_is_left(context, more, phase, outcome):
+    context.cluster.shown = shown = replace(CRASHED, **more)
+    begun(context, phase, outcome)
+    assert resume_saved(context, observation([shown])) == [] and context.cluster.requeued == []
+
+
 @pytest.mark.parametrize(
     ("words", "more", "why"),
     [

@@ -89,6 +89,18 @@ def test_the_advice_once_taken_is_not_given_again(place: Path) -> None:
     assert again["slurm_conf"] == []
 
 
+def test_a_job_name_in_another_encoding_costs_no_history(place: Path) -> None:
+    """sacct prints what the user typed; UTF-16, as some editors save, still ends in the cure."""
+    past = (place / "past").read_text()
+    row = past.splitlines()[1]
+    line = row.rpartition("|")[0].encode() + b"|caf\xe9"
+    (place / "latin").write_bytes(past.encode().replace(row.encode(), line, 1))
+    assert tuned(place, "latin")["policies"] == tuned(place, "past")["policies"]
+    (place / "wide").write_bytes(past.encode("utf-16"))
+    done = run_hadar(place, "tune", "wide", "--slurm-conf", "slurm.conf")
+    assert done.returncode == 2 and "make it with: sacct " in done.stderr
+
+
 def test_a_site_where_nobody_waits_is_reported(place: Path) -> None:
     text = made_history.CONF.replace("MaxTime=2-0", "MaxTime=2-0 DefCpuPerGPU=6 DefMemPerGPU=60000")
     (place / "slurm.conf").write_text(text)
