@@ -21,6 +21,12 @@ def why_closed(job: Job, partition: Partition, observation: Observation) -> str:
         return f"its time limit is longer than MaxTime of partition {name}"
     if not partition.min_nodes <= job.node_count <= partition.max_nodes:
         return f"MinNodes or MaxNodes of partition {name} exclude its number of nodes"
+    return _why_shut_out(job, partition, observation)
+
+
+def _why_shut_out(job: Job, partition: Partition, observation: Observation) -> str:
+    """Why a partition takes no jobs of such an owner, however long or large they are."""
+    name = partition.name
     qos, allowed = job.qos, partition.allow_qos
     if qos and (qos not in allowed if allowed else qos in partition.deny_qos):
         return f"partition {name} excludes its QOS {qos}"
@@ -35,13 +41,14 @@ def why_closed(job: Job, partition: Partition, observation: Observation) -> str:
 
 def open_to(job: Job, names: tuple[str, ...], observation: Observation) -> tuple[str, ...]:
     """Those of these partitions that Slurm does not close to the job, as far as is known; also the
-    one in which it runs."""
-    held = job.partitions if job.state is JobState.RUNNING else ()
+    one in which it runs. A job that waits may still get another time limit with each."""
+    runs = job.state is JobState.RUNNING
+    why, held = (why_closed, job.partitions) if runs else (_why_shut_out, ())
     known = observation.partitions
     return tuple(
         name
         for name in names
-        if name in held or name not in known or not why_closed(job, known[name], observation)
+        if name in held or name not in known or not why(job, known[name], observation)
     )
 
 
