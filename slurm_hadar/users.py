@@ -22,3 +22,16 @@ def number_of(name: str) -> int | None:
     except (KeyError, ValueError):
         # ValueError: a name with a zero byte.
         return None
+
+
+def is_member(user: str, group: str) -> bool:
+    """Whether a user belongs to a group as slurmctld looks at it: the group names the user, or is
+    the user's own. False where this machine does not know them."""
+    import grp
+    import pwd
+
+    try:
+        found = grp.getgrnam(group)
+        return user in found.gr_mem or pwd.getpwnam(user).pw_gid == found.gr_gid
+    except (KeyError, ValueError):
+        return False

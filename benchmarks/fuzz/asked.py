@@ -79,6 +79,7 @@ def minutes_of(text: str) -> object:
     for account, user in list(found.users)[:50]:
         found.known(user, account, *list(found.qos)[:50])
         found.binding(user, account, *list(found.qos)[:50])
+        found.sizes.binding((user, 1000), [*found.above(account)], list(found.qos)[:50])
     return found
 
 

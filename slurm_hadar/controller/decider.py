@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.pending import owners_nices, priority_exch
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
 from slurm_hadar.controller.actuation.running import held_idle
-from slurm_hadar.controller.actuation.running.tres_minutes_guard import TresMinutesGuard
+from slurm_hadar.controller.actuation.running.limits_guard import LimitsGuard
 from slurm_hadar.controller.idle_training import decision
 from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.journal.store import Store
@@ -93,7 +93,7 @@ class Decider:
 
     def changes(self, tick: TickContext, shown: Snapshot, plan: Plan) -> Changes:
         """What has to be sent for it, as far as the guards allow."""
-        guard = TresMinutesGuard(
+        guard = LimitsGuard(
             self._cluster, self._rules, tick.observation, self._config, tuple(tick.past.moving)
         )
         budget = self._move_budget(tick.observation, guard)
@@ -134,7 +134,7 @@ class Decider:
             return NewPlaces()
         return priority_exchange.exchange(shown, plan, tick.hint_input, tick.lent)
 
-    def _move_budget(self, observation: Observation, guard: TresMinutesGuard) -> MoveBudget:
+    def _move_budget(self, observation: Observation, guard: LimitsGuard) -> MoveBudget:
         recent = self._store.counts_since(Kind.MOVE.value, observation.now - 3600)
         by_user: Counter[int] = Counter()
         for id_, number in recent.items():

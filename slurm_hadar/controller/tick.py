@@ -28,6 +28,7 @@ from slurm_hadar.controller.actuation.running import (
     moves,
     still_open,
 )
+from slurm_hadar.controller.actuation.running.limits_guard import LimitsGuard
 from slurm_hadar.controller.announcements import Announcements
 from slurm_hadar.controller.backoff import Backoff
 from slurm_hadar.controller.decider import BACKFILL, Changes, Decider, PolicyAnswer
@@ -275,7 +276,9 @@ class Controller:
     ) -> Mapping[str, str]:
         """See :data:`moves.Obstacles`; ``observation``: the cluster now."""
         left = idle_nodes.without(observation, idle_nodes.on_idle_nodes(observation, self.config))
-        return still_open.obstacles(ripe, others, left, self.config)
+        moving = [entry.job for entry in others]
+        guard = LimitsGuard(self.cluster, self.rules, observation, self.config, moving)
+        return still_open.obstacles(ripe, others, left, self.config, guard.refused)
 
     def _obstacles_now(
         self, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]

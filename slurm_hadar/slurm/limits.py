@@ -19,8 +19,9 @@ _AGING = ("GrpJobsAccrue", "MaxJobsAccrue")
 _AGING_OF_QOS = ("GrpJobsAccrue", "MaxJobsAccruePU", "MaxJobsAccruePA")
 ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", *_CELLS, *_AGING)
 """Columns of ``sacctmgr show assoc``."""
-QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA", *_AGING_OF_QOS)
+QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA", "Flags", *_AGING_OF_QOS)
 """Columns of ``sacctmgr show qos``."""
+_FLAGS = QOS.index("Flags") - 2
 
 _LIMITED = re.compile(r"(?:^|,)(?:cpu|mem)=")
 
@@ -34,15 +35,14 @@ class AccountLimits:
     qos: frozenset[str] = frozenset()
     parents: Mapping[str, str] = field(default_factory=dict)
     """Account -> the one above it."""
-    minutes: bool = False
-    """Whether any of them, or any other, has a limit on minutes: of all jobs together, of those
-    that run, or of each user or account in a QOS."""
     per_user: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """QOS -> resource -> MaxTRESRunMinsPU: minutes that running jobs of each user may still use."""
     per_account: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """QOS -> resource -> MaxTRESRunMinsPA, the same for each account."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """QOS -> UsageFactor, by which its minutes count."""
+    over_partitions: frozenset[str] = frozenset()
+    """QOS whose limits count before those of a partition's QOS (OverPartQOS)."""
     partitions: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """(account, user) -> the partitions with an association of their own, whose limits hold for
     jobs that ask for this partition only."""
@@ -74,7 +74,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
     Raises SlurmError for lines of another form.
     """
     accounts, users, parents = set[str](), set[tuple[str, str]](), {}
-    minutes = aging = False
+    aging = False
     own = dict[tuple[str, str], set[str]]()
     for account, user, partition, parent, *cells in _rows(associations, len(ASSOCIATIONS)):
         aging |= any(cells[-len(_AGING) :])
@@ -82,22 +82,22 @@ def parse(associations: str, qos: str) -> AccountLimits:
             parents[account] = parent
         if user and partition:
             own.setdefault((account, user), set()).add(partition)
-        minutes |= any(cells[: len(_MINUTES)])
         if not any(map(_LIMITED.search, cells)):
             continue
         if user:
             users.add((account, user))
         else:
             accounts.add(account)
-    limited, factors = set[str](), dict[str, float]()
+    limited, over, factors = set[str](), set[str](), dict[str, float]()
     per_user, per_account = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for name, factor, *cells in _rows(qos, len(QOS)):
         aging |= any(cells[-len(_AGING_OF_QOS) :])
+        if "overpartqos" in cells[_FLAGS].lower().split(","):
+            over.add(name)
         factors[name] = _factor(factor)
         for cell, found in zip(cells, (per_user, per_account), strict=False):
             if cell:
                 found[name] = amounts(cell)
-        minutes |= any(cells[: len(_OF_EACH) + len(_MINUTES)])
         if any(map(_LIMITED.search, cells)):
             limited.add(name)
     return AccountLimits(
@@ -105,11 +105,11 @@ def parse(associations: str, qos: str) -> AccountLimits:
         users=frozenset(users),
         qos=frozenset(limited),
         parents=parents,
-        minutes=minutes,
         per_user=per_user,
         per_account=per_account,
         factors=factors,
         partitions={who: frozenset(names) for who, names in own.items()},
+        over_partitions=frozenset(over),
         aging=aging,
     )
 

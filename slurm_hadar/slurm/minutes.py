@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import SlurmError
+from slurm_hadar.slurm import size_limits
+from slurm_hadar.slurm.size_limits import Limits, SizeLimits
 
 WALL = "wall"
 """The resource of GrpWall: minutes of jobs, however much each of them has."""
@@ -58,23 +60,26 @@ class Minutes:
     qos: Mapping[str, tuple[MinuteLimit, ...]] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
     """Account -> the one above it."""
+    sizes: SizeLimits = field(default_factory=SizeLimits)
+    """The other limits, of the same records."""
 
     def known(self, user: str, account: str, *qos: str) -> bool:
         """Whether Slurm showed all that may bind such a job."""
-        above = list(self._above(account))
-        shown = (account, user) in self.users and all(name in self.accounts for name in above)
+        line = list(self.above(account))
+        shown = (account, user) in self.users and all(name in self.accounts for name in line)
         return shown and all(name in self.qos for name in qos if name)
 
     def binding(self, user: str, account: str, *qos: str) -> list[MinuteLimit]:
         """Those of the user in the account, of it and the accounts above, and of each QOS."""
         found = list(self.users.get((account, user), ()))
-        for name in self._above(account):
+        for name in self.above(account):
             found += self.accounts.get(name, ())
         for name in dict.fromkeys(qos):
             found += self.qos.get(name, ())
         return found
 
-    def _above(self, account: str) -> Iterator[str]:
+    def above(self, account: str) -> Iterator[str]:
+        """An account, and those above it."""
         seen = set[str]()
         while account and account not in seen:
             seen.add(account)
@@ -93,10 +98,13 @@ def parse(text: str) -> Minutes:
     accounts = dict[str, tuple[MinuteLimit, ...]]()
     users = dict[tuple[str, str], tuple[MinuteLimit, ...]]()
     qos, parents = dict[str, tuple[MinuteLimit, ...]](), dict[str, str]()
+    sizes_of_accounts, sizes_of_users = dict[str, Limits](), dict[tuple[str, str], Limits]()
+    sizes_of_qos, of_each = dict[str, Limits](), dict[str, str]()
     for line in _lines(text):
         if line.startswith("QOS="):
             name = line[4:].partition(" ")[0].rpartition("(")[0]
             qos[name] = (*qos.get(name, ()), *_limits(line, f"QOS {name}"))
+            sizes_of_qos[name], of_each[name] = size_limits.of_qos(line, f"QOS {name}")
         elif line.startswith("ClusterName="):
             head, _, rest = line.partition(" UserName=")
             account = head.partition(" Account=")[2]
@@ -108,12 +116,18 @@ def parse(text: str) -> Minutes:
                 known = users.get((account, user), ())
                 found = _limits(line, f"its user in account {account}", user)
                 users[account, user] = (*known, *found)
+                if own := size_limits.limits(line, f"its user in account {account}"):
+                    others = sizes_of_users.get((account, user), ())
+                    sizes_of_users[account, user] = (*others, *own)
                 continue
             accounts[account] = _limits(line, f"account {account}")
+            if own := size_limits.limits(line, f"account {account}"):
+                sizes_of_accounts[account] = own
             above = _value(line, "ParentAccount").rpartition("(")[0]
             if above:
                 parents[account] = above
-    return Minutes(accounts, users, qos, parents)
+    sizes = SizeLimits(sizes_of_accounts, sizes_of_users, sizes_of_qos, of_each)
+    return Minutes(accounts, users, qos, parents, sizes)
 
 
 def parse_use(text: str) -> dict[int, dict[str, float]]:

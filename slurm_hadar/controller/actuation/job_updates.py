@@ -12,6 +12,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.access import allowed_partitions, submitted_lists
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.partition_access import open_to
 from slurm_hadar.controller.snapshot import cpus
 from slurm_hadar.controller.snapshot.constraints import with_feature
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
@@ -210,7 +211,8 @@ def listed_types(
     """Partition -> its GPU type, of those that a list of the job names: each has one type, which
     the job accepts. Empty where the job gets no list."""
     groups = config.partitions.groups if request.of_one_type else {}
-    open_to_it = allowed_partitions(job, request.partitions, observation.partitions, groups)
+    asked = open_to(job, request.partitions, observation)
+    open_to_it = allowed_partitions(job, asked, observation.partitions, groups)
     types = types_of(open_to_it, observation)
     return {n: kind for n, kind in types.items() if accepts(job, request, kind, config)}
 

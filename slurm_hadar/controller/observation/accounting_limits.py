@@ -104,6 +104,8 @@ class AccountingLimits:
         self.requeue_delay_s = inf
         """See :func:`slurm_hadar.slurm.times.requeue_delay_s`; inf while that is not known."""
         self._enforced = self._associated = False
+        self.has_database = False
+        """Whether accounts may have others above them."""
         self._limits: AccountLimits | None = None
         self._pause_s = 0.0
         """From the last failed reading of the limits to the next one; 0 where it did not fail."""
@@ -148,6 +150,7 @@ class AccountingLimits:
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
         self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
+        self.has_database = settings.get("AccountingStorageType", "").endswith("slurmdbd")
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
         self._associated = enforces_associations(said)
         self._cluster_name = settings.get("ClusterName", "")
@@ -199,21 +202,20 @@ class AccountingLimits:
         limited = self._limits is None or self._limits.aging
         return self.ages and self.age.is_forgotten and not limited
 
-    def minute_limits(self, now: float) -> AccountLimits | None:
-        """The limits, where one on minutes may keep a requeued job from starting; None: none may.
+    def enforced_limits(self, now: float) -> AccountLimits | None:
+        """The limits, where Slurm holds jobs to any; None: it holds them to none.
 
         Raises SlurmError where that cannot be known.
         """
         if self._sandbox:
             return None
         self._read_config(now)
-        self._read_limits(now)
         if not self._enforced:
             return None
+        self._read_limits(now)
         if self._limits is None:
             raise SlurmError("the accounting database does not answer", retry=True)
-        # Under PrivateData a user is not shown all of them.
-        return self._limits if self._limits.minutes or not self._asks else None
+        return self._limits
 
     def applied(
         self,

@@ -30,7 +30,7 @@ class LimitWaiters:
 
 
 def limit_waiters(jobs: Iterable[Job]) -> LimitWaiters:
-    """Those among ``jobs``. Limits on minutes are left to the guard of TRES minutes, which knows
+    """Those among ``jobs``. Limits on minutes are left to the limits guard, which knows
     what is left of them."""
     found: dict[Hashable, str] = {}
     for job in jobs:

@@ -21,6 +21,7 @@ from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.records import USUAL_QUEUE_DEPTH, BillingRule
 from slurm_hadar.slurm.waiting_age import AgePriority
+from slurm_hadar.users import is_member
 
 _NOT_STEERED = Steering()
 
@@ -42,6 +43,8 @@ class Observation:
     )
     """Filled by :func:`slurm_hadar.controller.profiling.gpu_use.present`: job -> what its answer
     depends on, and the answer."""
+    members: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False, compare=False)
+    """Filled by :meth:`is_member`."""
     all_reports: bool = True
     """Whether every report that a job left was looked at; else one that is missing says nothing."""
     steering: Mapping[str, Steering] = field(default_factory=dict)
@@ -135,6 +138,13 @@ class Observation:
     def limit_waiters(self) -> LimitWaiters:
         """The waiting jobs at a limit of Slurm; computed once for all moves of a tick."""
         return limit_waiters(self.jobs.values())
+
+    def is_member(self, user: str, group: str) -> bool:
+        """Whether a user belongs to a group, by the system's databases; each is looked up once."""
+        key = (user, group)
+        if key not in self.members:
+            self.members[key] = is_member(user, group)
+        return self.members[key]
 
     def reserved_nodes(self, horizon_s: float = 600.0) -> set[str]:
         """Nodes under a reservation that is active, or begins within ``horizon_s``."""

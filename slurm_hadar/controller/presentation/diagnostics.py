@@ -62,6 +62,7 @@ def problems(known: JobContext) -> Iterator[Problem]:
     if job.state is JobState.FINISHED:
         if job.managed and not late:
             yield from ended_badly(known, job)
+            yield from self_saving.never_watched(known, job, job.declaration or Declaration())
         return
     yield from _not_ours(job)
     if not job.managed:

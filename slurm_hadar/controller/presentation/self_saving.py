@@ -128,6 +128,31 @@ def watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Prob
         )
 
 
+def never_watched(known: JobContext, job: Job, declared: Declaration) -> Iterator[Problem]:
+    """A job that has ended, of whose checkpoints nothing was ever known."""
+    progress = known.observation.progress.get(job.id)
+    if declared.habit != "watch" or job.end_s - job.start_s <= FRESH_S:
+        return
+    again = "the next time"
+    if progress is None:
+        yield Problem(
+            "no report of a watcher was found: when it saved and how far it was is not known, so "
+            "it was not moved",
+            (f"{again}, start it in the script: python -m slurm_hadar.runtime.watch &",),
+        )
+    elif progress.checkpoint is None and progress.restarts == job.restarts:
+        path = _path_of(job, declared)
+        yield Problem(
+            f"its watcher saw no whole checkpoint at {path}: no file matched, all were empty, or "
+            "they changed all the time; so it was not moved",
+            (
+                "without a leading / the path counts from the folder in which the watcher was "
+                f"started: ls -l {path}",
+                f"{again}, name the path of its checkpoints: #HADAR checkpoint=watch:PATH",
+            ),
+        )
+
+
 def _path_of(job: Job, declared: Declaration) -> str:
     """The path that its watcher watches, with the numbers of the job as sbatch has them."""
     numbers = {

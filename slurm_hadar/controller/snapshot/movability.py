@@ -5,12 +5,12 @@ from math import inf, isfinite
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.partition_access import why_closed
 from slurm_hadar.controller.snapshot import at_risk
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, SchedulableJob
 from slurm_hadar.controller.snapshot.restart_costs import first_guess_s
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Plan, by_type
 from slurm_hadar.reports import formats
 
@@ -170,33 +170,12 @@ def _refused(job: Job, observation: Observation) -> str:
     asked = job.declaration.partitions if job.declaration is not None else ()
     for names in (job.partitions, asked):
         found = [
-            _out_of_limits(job, observation.partitions[name])
+            why_closed(job, observation.partitions[name], observation)
             for name in names
             if name in observation.partitions
         ]
         if found and all(found):
             return f"Slurm would not start it again: {found[0]}"
-    return ""
-
-
-def _out_of_limits(job: Job, partition: Partition) -> str:
-    """Not by AllowAccounts and AllowGroups: parents of an account, and groups of a user, which a
-    tick does not know, may open the partition."""
-    name = partition.name
-    if job.time_limit_s > partition.max_time_s:
-        return f"its time limit is longer than MaxTime of partition {name}"
-    if not partition.min_nodes <= job.node_count <= partition.max_nodes:
-        return f"MinNodes or MaxNodes of partition {name} exclude its number of nodes"
-    for own, allowed, denied, key in (
-        (job.qos, partition.allow_qos, partition.deny_qos, "QOS"),
-        (job.account, (), () if partition.allow_accounts else partition.deny_accounts, "account"),
-    ):
-        if own and (own not in allowed if allowed else own in denied):
-            return f"partition {name} excludes its {key} {own}"
-    if partition.reservation_required and not job.reservation:
-        return f"partition {name} takes only jobs with a reservation (ReqResv)"
-    if partition.root_only and job.uid:
-        return f"partition {name} takes only jobs of root (RootOnly)"
     return ""
 
 

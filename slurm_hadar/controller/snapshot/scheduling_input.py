@@ -11,6 +11,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.observation import racks
 from slurm_hadar.controller.observation.access import allowed_partitions
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.partition_access import open_to
 from slurm_hadar.controller.snapshot import (
     at_risk,
     batch_choice,
@@ -276,7 +277,8 @@ def _partitions(target: SchedulableJob, observation: Observation, config: Config
     Copies may be on nodes of several types, and a job runs in one partition: of several that are
     asked for copies get the largest.
     """
-    asked, same = target.request.partitions, config.partitions.groups
+    asked = open_to(target.job, target.request.partitions, observation)
+    same = config.partitions.groups
     if target.request.copies[1] > 1:
         up = [
             observation.partitions[p]

@@ -735,6 +735,30 @@ def test_a_signal_that_ended_the_job_is_reported(site, store, state, code, after
 
 
 @pytest.mark.parametrize(
+    ("said", "ran_s", "says", "cure"),
+    [
+        (None, 90, "no report of a watcher was found", "python -m slurm_hadar.runtime.watch &"),
+        (
+            report(checkpoint=None),
+            90,
+            "no whole checkpoint at /x/1/ck-*.pt: no file matched",
+            "ls -l /x/1/ck-*.pt",
+        ),
+        (report(), 90, "", ""),
+        (report(checkpoint=None, restarts=5), 90, "", ""),
+        (None, 50, "", ""),
+    ],
+)
+def test_an_ended_job_whose_checkpoints_were_never_seen_is_reported(site, said, ran_s, says, cure):
+    declared = Declaration(("m"), checkpoint="watch:/x/%j/ck-*.pt")
+    times = {"start_s": NOW - 100, "end_s": NOW - 100 + ran_s}
+    ended = job("1", JobState.FINISHED, slurm_state="COMPLETED", declaration=declared, **times)
+    found = wrong(site, ended, progress=said)
+    assert [says in one.what for one in found] == ([True] if says else [])
+    assert cure in "".join(cure for one in found for cure in one.cures)
+
+
+@pytest.mark.parametrize(
     ("said", "says", "cure"),
     [
         (None, "no report of a watcher", "python -m slurm_hadar.runtime.watch &"),

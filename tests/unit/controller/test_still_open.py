@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hand_made import CONFIG, NOW, nodes, observation, ordinary, running
 
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.running.still_open import obstacles
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.node import Reservation
@@ -47,6 +48,21 @@ def test_what_others_took_or_wait_for_does(other, used, said):
 
 def test_a_hold_does():
     assert "it is held" in why(here=replace(HERE, priority=0))
+
+
+@pytest.mark.parametrize(("gpus", "kind"), [({"v100": 1}, Kind.MOVE), ({}, Kind.STOP)])
+def test_a_limit_that_became_tighter_does(gpus, kind):
+    asked_of: list[tuple[str, Kind, bool]] = []
+
+    def refused(actions):
+        asked_of.extend((action.job.id, action.kind, action.placement is None)
+                        for action in actions)  # fmt: skip
+        return {"1": "it is over a limit"}
+
+    entry = asked(place={"v1": gpus} if gpus else {"v1": {}})
+    shown = observation([HERE])
+    assert obstacles([(entry, HERE)], (), shown, CONFIG, refused) == {"1": "it is over a limit"}
+    assert asked_of == [("1", kind, kind is Kind.STOP)]
 
 
 def test_a_node_that_has_gone_does():

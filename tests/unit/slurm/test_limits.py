@@ -6,9 +6,9 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.limits import AccountLimits, parse
 
 QOS = (
-    "normal|1.000000||||||||||||||\n"
-    "gold|0.500000||||||gres/gpu=2||||cpu=7||||\n"
-    "silver||||||||||||mem=1G|||\n"
+    "normal|1.000000||||||||||||DenyOnLimit,OverPartQOS|||\n"
+    "gold|0.500000||||||gres/gpu=2||||cpu=7|||||\n"
+    "silver||||||||||||mem=1G||||\n"
 )
 
 
@@ -59,37 +59,25 @@ def test_a_limit_on_cpus_or_memory_binds_wherever_it_stands(who, bound):
     assert FOUND.bind(*who) is bound
 
 
-@pytest.mark.parametrize(
-    ("associations", "qos", "minutes"),
-    [
-        (table(("phys", "", "root")), QOS, False),
-        (table(("phys", "", "root", "billing=9")), QOS, True),
-        (table(("phys", "ann", "", "", "cpu=9")), QOS, True),
-        (table(("phys", "ann", "", "", "", "60")), QOS, True),
-        ("", "gold|1.000000|||||60|||||||||\n", True),
-        ("", "gold|1.000000||cpu=5||||||||||||\n", True),
-        ("", "gold|1.000000|||||||||cpu=5|||||\n", False),
-    ],
-)
-def test_any_limit_on_minutes_is_noticed(associations, qos, minutes):
-    assert parse(associations, qos).minutes is minutes
+def test_whose_limits_count_before_those_of_a_partitions_qos():
+    assert FOUND.over_partitions == {"normal"}
 
 
 @pytest.mark.parametrize("cells", [("5", ""), ("", "3")])
 def test_any_limit_on_the_jobs_that_gain_age_is_noticed(cells):
     none = [""] * 7
     assert parse(table(("phys", "ann", "", *none, *cells)), QOS).aging
-    assert parse("", QOS.replace("mem=1G||", "mem=1G||4")).aging
+    assert parse("", QOS.replace("mem=1G|||", "mem=1G|||4")).aging
     assert not FOUND.aging
 
 
 def test_how_much_a_minute_counts():
     assert FOUND.factors == {"normal": 1.0, "gold": 0.5, "silver": 1.0}
-    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7||||||||||||\n")
+    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7|||||||||||||\n")
     assert found.per_user == {"gold": {"cpu": 5}}
     assert found.per_account == {"gold": {"mem": 2048, "cpu": 7}}
     with pytest.raises(SlurmError, match="UsageFactor"):
-        parse("", "gold|x||||||||||||||\n")
+        parse("", "gold|x|||||||||||||||\n")
 
 
 def test_accounts_in_a_circle_end():

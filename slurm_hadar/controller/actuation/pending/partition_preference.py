@@ -10,6 +10,7 @@ from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.pending import queue_head
 from slurm_hadar.controller.observation.access import allowed_partitions, unlike_groups
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.partition_access import open_to
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import SchedulableJob
 from slurm_hadar.controller.snapshot.empty_nodes import EmptyNodes
@@ -214,6 +215,9 @@ def preferred(target: SchedulableJob, known: PreferenceInput) -> Preference:
     )
     job, want, view = target.job, target.request, snapshot.view
     if keeps_partition(job, observation.steered(job.id), config):
+        return Preference()
+    if 0 < len(open_to(job, job.partitions, observation)) < len(job.partitions):
+        # Slurm passes over the others, and only a controller would put one back that opens again.
         return Preference()
     groups = config.partitions.groups if want.of_one_type else {}
     open_to_it = allowed_partitions(job, want.partitions, observation.partitions, groups)

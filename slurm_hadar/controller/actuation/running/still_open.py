@@ -4,8 +4,8 @@ Until a job has saved it runs on, so nothing is lost where its move is dropped. 
 have been submitted or held, and nodes may have gone.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action, Kind
@@ -32,9 +32,11 @@ def obstacles(
     others: Sequence[Entry],
     observation: Observation,
     config: Config,
+    refused: Callable[[Sequence[Action]], Mapping[str, str]] = lambda actions: {},
 ) -> dict[str, str]:
     """Why moves would harm their jobs now, by job. ``others``: moves under way that are not about
-    to be requeued; ``observation``: without trainings on idle nodes, which give way."""
+    to be requeued; ``observation``: without trainings on idle nodes, which give way; ``refused``:
+    see :attr:`MoveBudget.refused`."""
     found: dict[str, str] = {}
     moves: list[Action] = []
     for entry, job in ripe:
@@ -48,6 +50,8 @@ def obstacles(
             found[job.id] = f"a reservation of {node} begins before its time limit ends"
         else:
             moves.append(move)
+    found |= refused([_or_stop(move) for move in moves])
+    moves = [move for move in moves if move.job.id not in found]
     if config.guards.preempt:
         # Their places may still be those of jobs that make way for them.
         return found
@@ -65,6 +69,11 @@ def _move(entry: Entry, job: Job) -> Action:
     placement = Placement(ours.gpus, ours.nodes, copies=copies)
     written = fields if isinstance(fields, dict) else {}
     return Action(Kind.MOVE, job, written, ours, "", placement)
+
+
+def _or_stop(move: Action) -> Action:
+    """A stop goes nowhere."""
+    return move if move.steering.gpus else replace(move, kind=Kind.STOP, placement=None)
 
 
 def _under_way(entries: Sequence[Entry], observation: Observation) -> list[_UnderWay]:

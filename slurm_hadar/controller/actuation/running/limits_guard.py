@@ -1,25 +1,39 @@
-"""Whether a job that would be requeued fits into Slurm's limits on minutes once more.
+"""Whether a job that would be requeued fits into the limits of the accounting database once more.
 
-Slurm starts a job only where what is used, what running jobs may still use and its own time limit
-stay within GrpTRESMins (``AccountingStorageEnforce=safe``), GrpTRESRunMins and GrpWall. A running
-job passed that once. Requeued it must pass it again with its whole time limit, while what it has
-used stays used: in a tight budget it would wait forever, although it would have run to its end.
+A running job passed them once. They may have become tighter since, which ends no job and holds for
+its next start: a requeued job that is longer or larger than they allow now would wait forever
+(:mod:`slurm_hadar.slurm.size_limits`). An account above its own may have been shut out of its
+partition, too.
+
+And there are limits on minutes, which it used up itself. Slurm starts a job only where what is
+used, what running jobs may still use and its own time limit stay within GrpTRESMins
+(``AccountingStorageEnforce=safe``), GrpTRESRunMins and GrpWall. Requeued it must pass that again
+with its whole time limit, while what it has used stays used: in a tight budget it would wait
+forever, although it would have run to its end.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.partition_access import (
+    hangs_on_accounts_above,
+    takes_account,
+)
 from slurm_hadar.controller.snapshot.bills import weights
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.cluster import Cluster
 from slurm_hadar.slurm.limits import AccountLimits
-from slurm_hadar.slurm.minutes import GRP_WALL, MINS, WALL, MinuteLimit, Minutes
+from slurm_hadar.slurm.minutes import GRP_WALL, MINS, MinuteLimit, Minutes
+from slurm_hadar.slurm.minutes import WALL as OF_TIME
+from slurm_hadar.slurm.size_limits import LEAST, MINUTES, NODE, OF_ALL, WALL, SizeLimit
 
 _LATE_S = 60.0
 """A requeue may come so much later than ``moving.ack_wait_s`` says."""
@@ -38,7 +52,7 @@ Amounts = Mapping[str, float]
 
 
 @dataclass
-class TresMinutesGuard:
+class LimitsGuard:
     """For one tick. Slurm is asked when the first job is about to be requeued, once.
 
     ``moving``: jobs in the middle of a move, which need what they have used as well.
@@ -61,60 +75,183 @@ class TresMinutesGuard:
             try:
                 self._known = self._ask(actions)
             except SlurmError as error:
-                self._fault = f"Slurm's limits on minutes cannot be read: {error}"
+                return self._failed(actions, error)
         if self._fault:
             return {action.job.id: self._fault for action in actions}
-        return self._known.refused(actions, self.moving) if self._known and actions else {}
+        try:
+            return self._known.refused(actions, self.moving) if self._known and actions else {}
+        except SlurmError as error:
+            return self._failed(actions, error)
+
+    def _failed(self, actions: Sequence[Action], error: SlurmError) -> dict[str, str]:
+        self._fault = f"Slurm's limits cannot be read: {error}"
+        return {action.job.id: self._fault for action in actions}
 
     def _ask(self, actions: Sequence[Action]) -> "_Known | None":
-        limits = self.rules.minute_limits(self.observation.now)
-        if limits is None:
+        seen = self.observation
+        limits = self.rules.enforced_limits(seen.now)
+        if limits is None and not any(
+            hangs_on_accounts_above(action.job, partition, seen)
+            for action in actions
+            for partition in _partitions(action, seen)
+        ):
             return None
         users = {action.job.user for action in actions}
         users |= {job.user for id_, job in self.observation.jobs.items() if id_ in self.moving}
         minutes = self.cluster.read_minutes(users)
+        accounts = _Accounts(minutes, self.rules.has_database)
         late_s = self.config.moving.ack_wait_s + _LATE_S
-        return _Known(self.observation, limits, minutes, self.cluster.read_use(), late_s)
+        return _Known(seen, limits, accounts, self.cluster.read_use, late_s)
+
+
+@dataclass(frozen=True)
+class _Accounts:
+    """What the association manager shows. ``there``: whether there is an accounting database."""
+
+    minutes: Minutes
+    there: bool
+
+    def why_shut_out(self, job: Job, partition: Partition) -> str:
+        """Why an account above the job's keeps it out of a partition; empty where none does."""
+        line = tuple(self.minutes.above(job.account))
+        name = partition.name
+        if self.there and not all(one in self.minutes.accounts for one in line):
+            return f"Slurm does not show whether partition {name} takes account {job.account}"
+        if takes_account(job.account, line, partition):
+            return ""
+        return f"Slurm would not start it again: partition {name} excludes its account {line[0]}"
 
 
 class _Known:
-    """What Slurm says of limits and of what jobs have. ``late_s``: how much later than now a job
-    may be requeued."""
+    """What Slurm says of limits and of what jobs have. ``limits``: None where none is enforced;
+    ``late_s``: how much later than now a job may be requeued."""
 
     def __init__(
         self,
         observation: Observation,
-        limits: AccountLimits,
-        minutes: Minutes,
-        use: Mapping[int, Amounts],
+        limits: AccountLimits | None,
+        accounts: _Accounts,
+        read_use: Callable[[], Mapping[int, Amounts]],
         late_s: float,
     ) -> None:
-        self._seen, self._limits, self._minutes = observation, limits, minutes
-        self._use, self._late_s = use, late_s
+        self._seen, self._enforced = observation, limits is not None
+        self._limits, self._accounts = limits or AccountLimits(), accounts
+        self._minutes, self._late_s = accounts.minutes, late_s
+        self._read_use = read_use
         self._waiting: dict[MinuteLimit, float] | None = None
         self._of_each: dict[tuple[str, str, str], Amounts] = {}
         self._uncounted: dict[MinuteLimit, float] = {}
 
+    @cached_property
+    def _use(self) -> Mapping[int, Amounts]:
+        """What jobs have; of most jobs no limit asks for it."""
+        return self._read_use()
+
     def refused(self, actions: Sequence[Action], moving: Collection[str]) -> dict[str, str]:
-        """See :meth:`TresMinutesGuard.refused`."""
+        """See :meth:`LimitsGuard.refused`."""
+        found = {
+            action.job.id: why
+            for action in actions
+            for partition in _partitions(action, self._seen)
+            if hangs_on_accounts_above(action.job, partition, self._seen)
+            and (why := self._accounts.why_shut_out(action.job, partition))
+        }
+        if not self._enforced:
+            return found
+        left = [action for action in actions if action.job.id not in found]
+        found |= self._too_large(left)
+        left = [action for action in left if action.job.id not in found]
+        return found | self._out_of_minutes(left, moving)
+
+    def _too_large(self, actions: Sequence[Action]) -> dict[str, str]:
+        """Those that a limit on the size, the length or the number of jobs would keep waiting."""
+        found = {}
+        taken: dict[tuple[str, str, str], float] = {}
+        for action in actions:
+            job, grows = action.job, dict[tuple[str, str, str], float]()
+            here = {one for p in job.partitions for one in self._sizes(job, p)}
+            sizes = [one for p in self._both(action) for one in self._sizes(job, p)]
+            for limit in dict.fromkeys(sizes):
+                place = (limit.owner, limit.name, limit.tres)
+                why, grows[place] = self._over(limit, action, limit in here, taken.get(place, 0.0))
+                if why:
+                    found[job.id] = why
+                    break
+            else:
+                for place, more in grows.items():
+                    taken[place] = taken.get(place, 0.0) + max(0.0, more)
+        return found
+
+    def _over(
+        self, limit: SizeLimit, action: Action, counted: bool, taken: float
+    ) -> tuple[str, float]:
+        """Why the requeued job would wait for a limit, and by how much it adds to what counts for
+        it. ``counted``: whether the job itself does; ``taken``: what other moves add."""
+        job, minutes = action.job, action.job.time_limit_s / 60
+        why = f"Slurm would not start it again: it is over {limit}"
+        if limit.name == WALL:
+            return (why if minutes > limit.limit else ""), 0.0
+        if not limit.tres:
+            more = 0.0 if counted else 1.0
+            return (why if limit.used + more + taken > limit.limit else ""), more
+        has = self._use.get(job.raw_id)
+        if has is None:
+            return "Slurm does not show what it has", 0.0
+        then = self._then(limit.tres, action, has)
+        if limit.name == LEAST:
+            return (why if then < limit.limit else ""), 0.0
+        if not then:
+            # Slurm looks at what a job asks for only.
+            return "", 0.0
+        if limit.name in OF_ALL or limit.name.removesuffix("PU").removesuffix("PA") in OF_ALL:
+            more = then - (has.get(limit.tres, 0.0) if counted else 0.0)
+            return (why if limit.used + more + taken > limit.limit else ""), more
+        if limit.name == NODE:
+            return (why if self._of_a_node(limit.tres, action, then) > limit.limit else ""), 0.0
+        if limit.name == MINUTES:
+            then *= minutes
+        return (why if then > limit.limit else ""), 0.0
+
+    def _of_a_node(self, tres: str, action: Action, then: float) -> float:
+        """What it has of a resource on one node after the action, at most."""
+        placement = action.placement
+        if placement is not None and placement.nodes and tres == "gres/gpu":
+            return float(max(sum(gpus.values()) for gpus in placement.nodes.values()))
+        nodes = (len(placement.nodes) or placement.copies) if placement is not None else 0
+        return then / max(1, nodes or action.job.node_count)
+
+    def _sizes(self, job: Job, name: str) -> Sequence[SizeLimit]:
+        """Those that bind it in a partition."""
+        known = self._seen.partitions
+        of_partition = known[name].qos if name in known else ""
+        qos = [one for one in (of_partition, job.qos) if one]
+        if job.qos in self._limits.over_partitions:
+            qos.reverse()
+        accounts = tuple(self._minutes.above(job.account))
+        return self._minutes.sizes.binding((job.user, job.uid), accounts, qos)
+
+    def _out_of_minutes(self, actions: Sequence[Action], moving: Collection[str]) -> dict[str, str]:
+        """Those that limits on minutes would keep waiting, or others that wait under them."""
         taken: dict[MinuteLimit, float] = {}
         for id_ in moving:
             job = self._seen.jobs.get(id_)
             if job is not None and job.state is JobState.RUNNING:
-                own = self._use.get(job.raw_id, {})
-                for limit in self._binding(job, job.partitions):
+                binding = self._binding(job, job.partitions)
+                own = self._use.get(job.raw_id, {}) if binding else {}
+                for limit in binding:
                     taken[limit] = taken.get(limit, 0.0) + self._more(limit, job, own, own)
         found = {}
         for action in actions:
-            job, partitions = action.job, self._partitions(action)
-            both = (*job.partitions, *partitions)
-            has = self._use.get(job.raw_id)
+            job = action.job
+            both = self._both(action)
             why, needs = self._why_not(job, both), dict[MinuteLimit, float]()
+            binding = [] if why else self._binding(job, both)
+            has = self._use.get(job.raw_id) if binding else {}
             if has is None:
-                found[job.id] = why or "Slurm does not show what it has"
+                found[job.id] = "Slurm does not show what it has"
                 continue
-            here = self._binding(job, job.partitions)
-            for limit in [] if why else self._binding(job, both):
+            here = self._binding(job, job.partitions) if binding else []
+            for limit in binding:
                 then = {limit.tres: self._then(limit.tres, action, has)}
                 # Of a QOS of a partition that it would come to it holds nothing yet.
                 needs[limit] = self._more(limit, job, has if limit in here else {}, then)
@@ -135,13 +272,12 @@ class _Known:
     def _why_not(self, job: Job, partitions: Sequence[str]) -> str:
         qos = self._qos(job, partitions)
         if not self._minutes.known(job.user, job.account, *qos):
-            return "Slurm does not show all limits on minutes that bind it"
+            return "Slurm does not show all limits that bind it"
         return ""
 
-    def _partitions(self, action: Action) -> tuple[str, ...]:
-        """Of the job when it is requeued."""
-        asked = action.fields.get("Partition", "")
-        return tuple(asked.split(",")) if asked else action.job.partitions
+    def _both(self, action: Action) -> tuple[str, ...]:
+        """The partitions in which it is now and those in which it may be then."""
+        return (*action.job.partitions, *_names(action))
 
     def _qos(self, job: Job, partitions: Sequence[str]) -> tuple[str, ...]:
         own = (self._seen.partitions[p].qos for p in partitions if p in self._seen.partitions)
@@ -181,7 +317,7 @@ class _Known:
 
     def _more(self, limit: MinuteLimit, job: Job, has: Amounts, wants: Amounts) -> float:
         """Minutes that the requeued job needs beyond what it still holds."""
-        if limit.tres != WALL and not wants.get(limit.tres):
+        if limit.tres != OF_TIME and not wants.get(limit.tres):
             # Slurm looks at what a job asks for only.
             return 0.0
         ran_s = max(0.0, self._seen.now - job.start_s)
@@ -230,7 +366,7 @@ class _Known:
 
     def _asks(self, tres: str, use: Amounts) -> float:
         """What a waiting job may have of a resource; it may get any type of GPU."""
-        if tres == WALL:
+        if tres == OF_TIME:
             return 1.0
         return use.get(tres, use.get("gres/gpu", 0.0) if tres.startswith("gres/gpu:") else 0.0)
 
@@ -267,7 +403,7 @@ class _Known:
     def _billed(self, action: Action, has: Amounts, ratio: float) -> float:
         """By the weights of the partitions that it may go to, at most."""
         here = self._weights(action.job.partitions)
-        there = self._weights(self._partitions(action))
+        there = self._weights(_names(action))
         if ratio == 1.0 and len(here) == 1 and here == there:
             return has.get("billing", 0.0)
         bills = [0.0]
@@ -280,3 +416,15 @@ class _Known:
     def _weights(self, partitions: Sequence[str]) -> set[str]:
         known = self._seen.partitions
         return {known[name].billing for name in partitions if name in known}
+
+
+def _names(action: Action) -> tuple[str, ...]:
+    """The partitions of the job when it is requeued."""
+    asked = action.fields.get("Partition", "")
+    return tuple(asked.split(",")) if asked else action.job.partitions
+
+
+def _partitions(action: Action, seen: Observation) -> list[Partition]:
+    """Those in which it is now and those in which it may be then."""
+    names = dict.fromkeys((*action.job.partitions, *_names(action)))
+    return [seen.partitions[name] for name in names if name in seen.partitions]

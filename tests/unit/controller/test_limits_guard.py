@@ -1,4 +1,4 @@
-"""Moves after which Slurm's limits on minutes would not let a job start again."""
+"""Moves after which limits of the accounting database would not let a job start again."""
 
 from dataclasses import replace
 from math import inf
@@ -8,7 +8,7 @@ import pytest
 from hand_made import CONFIG, NOW, observation, ordinary, running
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.running.tres_minutes_guard import TresMinutesGuard
+from slurm_hadar.controller.actuation.running.limits_guard import LimitsGuard
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Partition
@@ -17,13 +17,14 @@ from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.limits import AccountLimits
 from slurm_hadar.slurm.minutes import MinuteLimit, Minutes
 from slurm_hadar.slurm.records import BillingRule
+from slurm_hadar.slurm.size_limits import SizeLimit, SizeLimits
 
 HAS = {"cpu": 4.0, "mem": 4096.0, "node": 1.0, "billing": 4.0, "gres/gpu": 1.0}
 PHYS = {"account": "phys", "qos": "normal"}
 HERE = running("1", {"k1": {"k80": 1}}, **PHYS)
 """Of 120 minutes on 4 CPUs it ran 1000 s; 180 s more are counted until it is requeued."""
 USED, USED_NOW = 4 * 1180 / 60, 4 * 1000 / 60
-WIDER = AccountLimits(minutes=True)
+WIDER = AccountLimits()
 
 
 class Slurm:
@@ -75,9 +76,9 @@ def refused(slurm, *actions, others=(), site=CONFIG, moving=(), partitions=None,
     return guard_of(slurm, shown, site, moving).refused(actions)
 
 
-def guard_of(slurm, shown, site=CONFIG, moving=(), rights="operator") -> TresMinutesGuard:
+def guard_of(slurm, shown, site=CONFIG, moving=(), rights="operator") -> LimitsGuard:
     rules = AccountingLimits(slurm, operator(site, rights))
-    return TresMinutesGuard(slurm, rules, shown, site, moving)
+    return LimitsGuard(slurm, rules, shown, site, moving)
 
 
 def operator(site, rights="operator"):
@@ -221,7 +222,7 @@ def test_limits_of_each_user_or_account_in_a_qos_bind(each):
     ("slurm", "said"),
     [
         (Slurm(limits=None), "does not answer"),
-        (Slurm(use={}), "does not show what it has"),
+        (Slurm(cpu(1e9), use={}), "does not show what it has"),
     ],
 )
 def test_what_is_not_known_keeps_it_where_it_is(slurm, said):
@@ -242,8 +243,8 @@ def test_slurm_is_asked_once_and_only_where_it_may_matter():
     guard = guard_of(slurm, observation([HERE]))
     assert guard.refused([]) == {} and slurm.asked == []
     assert guard.refused([move()]) and guard.refused([move()]) and slurm.asked == [{"ann"}]
-    for calm in (Slurm(cpu(0), limits=AccountLimits()), Slurm(cpu(0), enforce="associations")):
-        assert refused(calm) == {} and calm.asked == []
+    calm = Slurm(cpu(0), enforce="associations")
+    assert refused(calm) == {} and calm.asked == []
 
 
 def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
@@ -252,3 +253,74 @@ def test_a_researchers_own_controller_asks_and_a_sandbox_does_not():
         slurm = Slurm(cpu(0), limits=AccountLimits())
         guard = guard_of(slurm, observation([HERE]), rights=rights)
         assert bool(guard.refused([move()])) is asks and bool(slurm.asked) is asks
+
+
+def sized(**of_user):
+    """A Slurm that shows such limits of ann's association."""
+    slurm: Any = Slurm()
+    limits = tuple(SizeLimit("ann", *one) for one in of_user.values())
+    slurm.minutes = replace(slurm.minutes, sizes=SizeLimits(users={("phys", "ann"): limits}))
+    return slurm
+
+
+@pytest.mark.parametrize(
+    ("limit", "fits"),
+    [
+        (("MaxWallPJ", "", 120), True),
+        (("MaxWallPJ", "", 119), False),
+        (("MaxTRESPJ", "cpu", 4), True),
+        (("MaxTRESPJ", "cpu", 3), False),
+        (("MaxTRESPN", "gres/gpu", 1), True),
+        (("MaxTRESPN", "gres/gpu", 0), False),
+        (("MaxTRESPN", "mem", 4095), False),
+        (("MinTRESPJ", "gres/gpu", 1), True),
+        (("MinTRESPJ", "gres/gpu", 2), False),
+        (("MaxTRESMinsPJ", "gres/gpu", 120), True),
+        (("MaxTRESMinsPJ", "gres/gpu", 119), False),
+        # What runs counts, and the job itself with it.
+        (("GrpTRES", "gres/gpu", 5, 5), True),
+        (("GrpTRES", "gres/gpu", 4, 5), False),
+        (("MaxTRESPU", "gres/gpu", 4, 5), False),
+        (("MaxTRESPA", "cpu", 20, 20), True),
+        (("GrpJobs", "", 3, 3), True),
+        (("GrpJobs", "", 2, 3), False),
+        (("MaxJobs", "", 0, 1), False),
+        # It asks for none of it.
+        (("GrpTRES", "license/x", 0, 5), True),
+    ],
+)
+def test_a_job_stays_that_is_over_a_limit_now(limit, fits):
+    found = refused(sized(one=limit))
+    assert found == {} if fits else "Slurm would not start it again: it is over" in found["1"]
+
+
+def test_moves_to_more_gpus_count_together_for_a_limit_on_all_jobs():
+    two, second = {"v100": 2}, replace(HERE, id="2", raw_id=2)
+    both = (move(gpus=two), move(second, gpus=two))
+    for most, found in ((4, set()), (3, {"2"}), (2, {"1", "2"})):
+        assert set(refused(sized(one=("GrpTRES", "gres/gpu", most, 2)), *both)) == found
+
+
+def test_a_jobs_own_qos_counts_first_where_it_says_so():
+    there = [Partition("gpu", qos="gold"), Partition("v100", qos="gold")]
+    sizes = SizeLimits(
+        qos={"gold": (SizeLimit("gold", "MaxWallPJ", "", 60),),
+             "normal": (SizeLimit("normal", "MaxWallPJ", "", 600),)},
+    )  # fmt: skip
+    for over, stays in ((frozenset[str](), True), (frozenset({"normal"}), False)):
+        slurm: Any = Slurm(limits=replace(WIDER, over_partitions=over))
+        slurm.minutes = replace(slurm.minutes, sizes=sizes, qos={"normal": (), "gold": ()})
+        assert bool(refused(slurm, partitions=there)) is stays
+
+
+@pytest.mark.parametrize(("account", "stays"), [("root", False), ("chem", True)])
+def test_a_partition_that_allows_an_account_above_takes_the_job(account, stays):
+    """Seen on 24.11.5."""
+    slurm: Any = Slurm(enforce="associations")
+    slurm.settings["AccountingStorageType"] = "accounting_storage/slurmdbd"
+    there = [Partition("gpu", allow_accounts=(account,))]
+    shown = replace(observation([HERE], partitions=there), slurm_version=(24, 11, 5))
+    found = guard_of(slurm, shown).refused([move()])
+    assert ("excludes its account phys" in found.get("1", "")) is stays and slurm.asked
+    lost = move(replace(HERE, account="secret"))
+    assert "does not show whether" in guard_of(slurm, shown).refused([lost])["1"]
