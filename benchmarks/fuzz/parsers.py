@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from benchmarks.fuzz import asked, hostile, mutations, reports, seeds, ticked
 from benchmarks.fuzz.journal import damage, read_journal
-from slurm_hadar import config, template_values, templates
+from slurm_hadar import config, templates
 from slurm_hadar.cli import sbatch_arguments, wrapper_site
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.exchange import heartbeat, plan_file, progress
@@ -184,8 +184,8 @@ def _acts(folder: Path) -> object:
 
 
 def _template(words: list[str]) -> object:
-    described = template_values.describe("pytorch_single")
-    return templates.render("pytorch_single", template_values.from_arguments(described, words))
+    described = templates.describe("pytorch_single")
+    return templates.render("pytorch_single", templates.from_arguments(described, words))
 
 
 def _checkpoint(path: Path) -> object:

@@ -27,7 +27,7 @@ from slurm_hadar.simulator.idle import fragments, trainers
 from slurm_hadar.simulator.traces import csv_rows, open_trace
 from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
 from slurm_hadar.slurm.commands import Commands
-from slurm_hadar.template_values import describe, from_arguments
+from slurm_hadar.templates import describe, from_arguments
 from slurm_hadar.tuning import conf, sacct_history, site
 
 SOON_S = 20.0
