@@ -22,8 +22,8 @@ from slurm_hadar.cli.submit import Submit, SubmitOutcome
 from slurm_hadar.cli.wrapper_site import controller_is_active
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.submit_plan.hypothetical_job import Asked
 from slurm_hadar.controller.submit_plan.plan import PlanRow, Submission, SubmitPlan, plan_submit
-from slurm_hadar.controller.submit_plan.request import Asked
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats, text

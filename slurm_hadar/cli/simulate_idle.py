@@ -13,8 +13,12 @@ from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.idle import page
 from slurm_hadar.reports.text import console, figures_table
-from slurm_hadar.simulator.idle.fragments import read_fragments, write_fragments
-from slurm_hadar.simulator.idle.generate import generate, statistics
+from slurm_hadar.simulator.idle.fragments import (
+    generate,
+    read_fragments,
+    statistics,
+    write_fragments,
+)
 from slurm_hadar.simulator.idle.replay import IdleOutcome, charges, policy_of, replay
 from slurm_hadar.simulator.idle.trainers import read_trainers
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, job, look, nodes, observation, ordinary, running
 
-from slurm_hadar.controller.snapshot import newcomers
+from slurm_hadar.controller import price_file
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 
@@ -15,7 +15,7 @@ KINDS = ("k80", "p100", "v100")
 
 def known_to_newcomers(jobs, found=None):
     shown = observation(jobs, found)
-    return newcomers.type_prices(shown, look(shown))
+    return price_file.type_prices(shown, look(shown))
 
 
 def test_an_idle_cluster_is_cheap_and_a_full_one_dear():
@@ -66,7 +66,7 @@ def test_the_largest_usable_nodes_of_a_partition_are_reported():
         p2,
         *(replace(one, usable=False) for one in rest),
     ]
-    assert newcomers.largest_nodes(observation([], found), ("v100", "p100", "k80", "gone")) == {
+    assert price_file.largest_nodes(observation([], found), ("v100", "p100", "k80", "gone")) == {
         "v100": [(2, 32, 512_000), (2, 64, 256_000)],
         "p100": [(2, 32, 256_000)],
         "k80": [],
@@ -79,12 +79,12 @@ def test_what_has_come_lately_is_counted_in_gpus():
     new = {"submit_s": NOW - 5, "request": two}
     others = [ordinary("3", **new), job("4", held=True, **new)]
     shown = observation([job("1", **new), job("2", submit_s=NOW - 100), *others])
-    assert newcomers.arriving(shown, 60.0) == 2
-    assert newcomers.arriving(shown, 120.0) == 3
+    assert price_file.arriving(shown, 60.0) == 2
+    assert price_file.arriving(shown, 120.0) == 3
 
 
 def test_prices_of_few_users_are_private_where_jobs_are():
     few = observation([job(str(n), uid=2000 + n) for n in range(1, 5)])
     many = observation([job(str(n), uid=2000 + n) for n in range(1, 6)])
-    assert newcomers.is_private(few, True) and not newcomers.is_private(few, False)
-    assert not newcomers.is_private(many, True)
+    assert price_file.is_private(few, True) and not price_file.is_private(few, False)
+    assert not price_file.is_private(many, True)
