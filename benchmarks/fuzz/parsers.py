@@ -30,7 +30,6 @@ from slurm_hadar.slurm import (
     pyslurm_records,
     records,
     times,
-    topology,
     tres,
 )
 from slurm_hadar.tuning import conf, sacct_history, simulated, site
@@ -240,7 +239,7 @@ def _parsers() -> Iterator[Parser]:
         "scontrol show reservation", _as_text(records.reservations), answers["reservations"]
     )
     yield Parser("scontrol show config", _as_text(records.settings), answers["config"])
-    yield Parser("scontrol show topology", _as_text(topology.racks), answers["topology"])
+    yield Parser("scontrol show topology", _as_text(records.racks), answers["topology"])
     yield Parser("squeue -O", _as_text(pyslurm_records.requests), [seeds.REQUESTS])
     yield Parser("sacctmgr, limits", _as_text(asked.limited), [seeds.LIMITS])
     yield Parser("scontrol show assoc_mgr", _as_text(asked.minutes_of), [seeds.MINUTES])

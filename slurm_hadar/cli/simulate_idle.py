@@ -11,7 +11,7 @@ from slurm_hadar.cli.common import JsonOption, print_json
 from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.idle import page
+from slurm_hadar.reports.simulation import idle_page
 from slurm_hadar.reports.text import console, figures_table
 from slurm_hadar.simulator.idle.fragments import (
     generate,
@@ -88,7 +88,7 @@ def idle(options: IdleOptions) -> None:
     )
     if options.report:
         try:
-            options.report.write_text(page(done, title))
+            options.report.write_text(idle_page(done, title))
         except OSError as error:
             raise UsageError(f"{options.report} cannot be written: {error}") from None
     if options.as_json:

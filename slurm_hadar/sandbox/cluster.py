@@ -26,12 +26,12 @@ from slurm_hadar.sandbox import (
     processes,
     programs,
 )
+from slurm_hadar.sandbox.daemons import SandboxStatus
 from slurm_hadar.sandbox.layout import DEFAULT, Layout
 from slurm_hadar.sandbox.options import DEFAULT_OPTIONS, SandboxOptions, SlurmTimes
 from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.ports import Ports
 from slurm_hadar.sandbox.programs import Programs
-from slurm_hadar.sandbox.status import SandboxStatus
 
 
 class Sandbox:
