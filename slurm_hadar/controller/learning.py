@@ -110,7 +110,8 @@ class Learning:
 
 
 class SpeedLearner:
-    """Remembers which reports were learned from already."""
+    """Takes what jobs say of their own speed into the profiles, and remembers which reports were
+    learned from already."""
 
     def __init__(self, rates: Rates, connection: sqlite3.Connection | None = None) -> None:
         """``connection``: of the file that outlives the process; None: nothing does."""

@@ -34,7 +34,7 @@ _KEPT_ALIVE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT)
 Seen = tuple[tuple[str, int, int], ...]
 """Name, mtime in ns and size of each file that belongs to a checkpoint."""
 _MOST_BYTES = 1 << 20
-"""Read at one look; of more the end."""
+"""Of what a training prints, read at one look; of more the end."""
 _LONGEST = 4096
 """Characters of a line that are looked at."""
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,6})?(?:[eE]\+?[0-9]{1,2})?)"
@@ -239,7 +239,8 @@ class LinePattern:
 
 
 class LogProgress(SampleCount):
-    """The newest count in a growing file, and its rate. What was there before is not read."""
+    """The newest count in a growing file, such as the job's own output, and its rate. What was
+    there before is not read."""
 
     def __init__(self, pattern: LinePattern, log: Path) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ _FILES = {
     "live.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-_MOST = 128
+_MOST_PAGES = 128
 """Pages that are kept; one of 250 nodes takes half a megabyte."""
 
 
@@ -240,7 +240,7 @@ class Pages:
         key = (uid, choice)
         made = self._made.setdefault(key, _Made())
         self._made.move_to_end(key)
-        while len(self._made) > _MOST:
+        while len(self._made) > _MOST_PAGES:
             self._made.popitem(last=False)
         async with made.lock:
             generation = self._feed.generation

@@ -196,7 +196,8 @@ def move(
 
 
 class SlowerPlaces:
-    """The guard of one tick. ``slower_for``: as in the configuration."""
+    """For whose jobs a running job goes to a place where it is slower, in one tick. ``slower_for``:
+    as in the configuration (``guards.slower_for``)."""
 
     def __init__(self, snapshot: Snapshot, slower_for: str) -> None:
         self._snapshot, self._for = snapshot, slower_for

@@ -1,5 +1,5 @@
-"""``hadar check`` on what Slurm shows of the cluster: GPU types and features of the nodes, GPUs
-that it has lost, and the names and groups of ``[partitions]``.
+"""``hadar check`` on what Slurm shows of the cluster: the names and groups of ``[partitions]``,
+GPUs that it has lost, and GPU types with their features.
 """
 
 from collections.abc import Iterator, Sequence

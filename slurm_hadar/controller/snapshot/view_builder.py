@@ -188,7 +188,12 @@ def snapshot_of(
 def returned_types(
     sources: Sources, targets: Mapping[str, SchedulableJob], speeds: JobRates
 ) -> dict[str, frozenset[str]]:
-    """Job -> these types, of those that have some. ``speeds``: of ``targets``, in their order."""
+    """Waiting job with ``types=any`` -> GPU types that hbatch left out of its list of partitions by
+    a table, and on which the job is not far slower by what its owner measured since or before; of
+    the jobs that have some. ``speeds``: of ``targets``, in their order.
+
+    hbatch knows the tables only. So the controller, which knows more, gives these types back.
+    """
     found, groups = {}, group_types(sources.config)
     for row, target in enumerate(targets.values()):
         omitted = _omitted(target, sources, groups)
