@@ -51,8 +51,7 @@ from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs
 from slurm_hadar.simulator.tasks.orders import round_jobs
 from slurm_hadar.simulator.tasks.policies import NAMES, simulate_tasks
 from slurm_hadar.simulator.workload import Workload
-from slurm_hadar.solvers.hare_list import alpha
-from slurm_hadar.solvers.hare_relaxation import relax
+from slurm_hadar.solvers.hare import alpha, relax
 from slurm_hadar.solvers.prices import scarcity
 
 TYPES = ("v100", "p100", "k80")

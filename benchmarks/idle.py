@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_hadar.policies.bftrainer.records import Trainer
-from slurm_hadar.simulator.idle.fragments import read_fragments
-from slurm_hadar.simulator.idle.generate import generate
+from slurm_hadar.simulator.idle.fragments import generate, read_fragments
 from slurm_hadar.simulator.idle.replay import IdleTerms, policy_names, replay
 from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload, read_trainers
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from benchmarks.fuzz import asked, hostile, mutations, reports, seeds, ticked
 from benchmarks.fuzz.journal import damage, read_journal
-from slurm_hadar import config, template_values, templates
+from slurm_hadar import config, templates
 from slurm_hadar.cli import sbatch_arguments, wrapper_site
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.exchange import heartbeat, plan_file, progress
@@ -30,7 +30,6 @@ from slurm_hadar.slurm import (
     pyslurm_records,
     records,
     times,
-    topology,
     tres,
 )
 from slurm_hadar.tuning import conf, sacct_history, simulated, site
@@ -184,8 +183,8 @@ def _acts(folder: Path) -> object:
 
 
 def _template(words: list[str]) -> object:
-    described = template_values.describe("pytorch_single")
-    return templates.render("pytorch_single", template_values.from_arguments(described, words))
+    described = templates.describe("pytorch_single")
+    return templates.render("pytorch_single", templates.from_arguments(described, words))
 
 
 def _checkpoint(path: Path) -> object:
@@ -240,7 +239,7 @@ def _parsers() -> Iterator[Parser]:
         "scontrol show reservation", _as_text(records.reservations), answers["reservations"]
     )
     yield Parser("scontrol show config", _as_text(records.settings), answers["config"])
-    yield Parser("scontrol show topology", _as_text(topology.racks), answers["topology"])
+    yield Parser("scontrol show topology", _as_text(records.racks), answers["topology"])
     yield Parser("squeue -O", _as_text(pyslurm_records.requests), [seeds.REQUESTS])
     yield Parser("sacctmgr, limits", _as_text(asked.limited), [seeds.LIMITS])
     yield Parser("scontrol show assoc_mgr", _as_text(asked.minutes_of), [seeds.MINUTES])

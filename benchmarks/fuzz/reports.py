@@ -8,11 +8,11 @@ from pathlib import Path
 
 from slurm_hadar import config
 from slurm_hadar.controller.actuation import job_updates
+from slurm_hadar.controller.learning import SpeedLearner
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.profiling import gpu_use
-from slurm_hadar.controller.profiling.speeds import SpeedLearner
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.node import Node

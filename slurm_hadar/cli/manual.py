@@ -1,6 +1,7 @@
-"""``hadar manual DIR``: the man pages, from the same texts as ``--help``."""
+"""``hadar manual DIR``: the man pages, from the texts of ``--help``, by a few macros of man(7)."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,8 +9,7 @@ import typer
 
 from slurm_hadar import __version__, paths
 from slurm_hadar.cli import manual_hbatch as hbatch
-from slurm_hadar.cli import manual_keys, manual_roff
-from slurm_hadar.cli.manual_roff import example, heading, page, paragraphs, subheading, term, title
+from slurm_hadar.cli import manual_keys
 from slurm_hadar.cli.sbatch_options import LONG
 from slurm_hadar.domain.errors import HadarError
 
@@ -63,9 +63,9 @@ def _hbatch() -> str:
         [
             title("hbatch", 1, __version__),
             heading("NAME"),
-            f"hbatch \\- {manual_roff.text(hbatch.PURPOSE)}",
+            f"hbatch \\- {plain(hbatch.PURPOSE)}",
             heading("SYNOPSIS"),
-            manual_roff.text(hbatch.USAGE),
+            plain(hbatch.USAGE),
             heading("DESCRIPTION"),
             paragraphs(hbatch.DESCRIPTION),
             example(hbatch.EXAMPLES),
@@ -163,5 +163,53 @@ def _closing(see: str) -> list[str]:
         heading("FILES"),
         *(term(name, meaning) for name, meaning in _FILES.items()),
         heading("SEE ALSO"),
-        manual_roff.text(see),
+        plain(see),
     ]
+
+
+def plain(words: str) -> str:
+    """Text that means itself: no request at a line's start, hyphens that can be copied."""
+    safe = words.replace("\\", "\\e").replace("-", "\\-")
+    # A word as long as a line needs places where it may be broken.
+    safe = re.sub(r"\S{50,}", lambda word: re.sub(r"([|)/,])", r"\1\\:", word[0]), safe)
+    return re.sub(r"^(?=[.'])", r"\\&", safe, flags=re.M)
+
+
+def title(name: str, section: int, version: str) -> str:
+    """The head of a page. Nothing is hyphenated, so that pages can be searched for."""
+    head = f'.TH {plain(name.upper())} {section} "" "slurm\\-hadar {plain(version)}" slurm\\-hadar'
+    return f"{head}\n.nh\n.ad l"
+
+
+def heading(words: str) -> str:
+    """A section."""
+    return f".SH {plain(words)}"
+
+
+def subheading(words: str) -> str:
+    """A section of a section."""
+    return f".SS {plain(words)}"
+
+
+def paragraphs(words: str) -> str:
+    """Paragraphs, parted by empty lines."""
+    return "\n".join(f".PP\n{plain(_flat(part))}" for part in re.split(r"\n\s*\n", words) if part)
+
+
+def example(lines: Iterable[str]) -> str:
+    """Lines that are typed as they stand."""
+    return "\n".join([".PP", ".RS 4", ".nf", *(plain(line) for line in lines), ".fi", ".RE"])
+
+
+def term(what: str, meaning: str) -> str:
+    """A term in bold, and below it what it means."""
+    return f".TP\n\\fB{plain(what)}\\fR\n{plain(_flat(meaning))}"
+
+
+def page(parts: Iterable[str]) -> str:
+    """The whole page."""
+    return "\n".join(parts) + "\n"
+
+
+def _flat(words: str) -> str:
+    return " ".join(words.split())

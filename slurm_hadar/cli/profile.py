@@ -12,8 +12,15 @@ from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table, optimistic
 from slurm_hadar.profiles.optimistic import DataSet, RateMeasurement
-from slurm_hadar.profiles.optimistic_bandwidth import disk_bandwidth, memory_bandwidth, size_of
-from slurm_hadar.profiles.optimistic_run import PATTERN, Trial, allowed_cpus, measure
+from slurm_hadar.profiles.optimistic_run import (
+    PATTERN,
+    Trial,
+    allowed_cpus,
+    disk_bandwidth,
+    measure,
+    memory_bandwidth,
+    size_of,
+)
 
 
 def add_to(app: typer.Typer) -> None:

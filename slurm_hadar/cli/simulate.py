@@ -24,7 +24,6 @@ from slurm_hadar.simulator import cluster as clusters
 from slurm_hadar.simulator.cluster import VirtualCluster
 from slurm_hadar.simulator.contention import Contention, Fabric, networked
 from slurm_hadar.simulator.costs import Costs
-from slurm_hadar.simulator.cpu_profiles import with_cpu_profiles
 from slurm_hadar.simulator.engine import Clock, RoundSetting, simulate
 from slurm_hadar.simulator.estimates import Estimates, estimate
 from slurm_hadar.simulator.outcome import Outcome
@@ -33,7 +32,7 @@ from slurm_hadar.simulator.queue.requests import Drawn
 from slurm_hadar.simulator.queue.setting import SimulationSetting, SteeringSetting
 from slurm_hadar.simulator.traces import open_sacct, open_trace
 from slurm_hadar.simulator.traces.sacct import ModelNames
-from slurm_hadar.simulator.workload import Workload
+from slurm_hadar.simulator.workload import Workload, with_cpu_profiles
 
 PLAIN = "plain"
 """In place of a policy's name: plain Slurm."""

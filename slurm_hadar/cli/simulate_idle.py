@@ -11,10 +11,14 @@ from slurm_hadar.cli.common import JsonOption, print_json
 from slurm_hadar.cli.record_options import takes
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
-from slurm_hadar.reports.idle import page
+from slurm_hadar.reports.simulation import idle_page
 from slurm_hadar.reports.text import console, figures_table
-from slurm_hadar.simulator.idle.fragments import read_fragments, write_fragments
-from slurm_hadar.simulator.idle.generate import generate, statistics
+from slurm_hadar.simulator.idle.fragments import (
+    generate,
+    read_fragments,
+    statistics,
+    write_fragments,
+)
 from slurm_hadar.simulator.idle.replay import IdleOutcome, IdleTerms, charges, policy_of, replay
 from slurm_hadar.simulator.idle.trainers import read_trainers
 
@@ -85,7 +89,7 @@ def idle(options: IdleOptions) -> None:
     )
     if options.report:
         try:
-            options.report.write_text(page(done, title))
+            options.report.write_text(idle_page(done, title))
         except OSError as error:
             raise UsageError(f"{options.report} cannot be written: {error}") from None
     if options.as_json:

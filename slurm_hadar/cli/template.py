@@ -24,9 +24,8 @@ def add_to(app: typer.Typer) -> None:
 def list_(as_json: JsonOption = False) -> None:
     """List the templates and their values. Values in brackets are optional."""
     from slurm_hadar import templates
-    from slurm_hadar.template_values import describe
 
-    every = [describe(name) for name in templates.names()]
+    every = [templates.describe(name) for name in templates.names()]
     if as_json:
         print_json("template list", [asdict(one) for one in every])
         return
@@ -64,9 +63,10 @@ def render(
 ) -> None:
     """Print the batch script that a template makes from these values."""
     from slurm_hadar import templates
-    from slurm_hadar.template_values import describe, from_arguments
 
-    script = templates.render(name, from_arguments(describe(name), values or []))
+    script = templates.render(
+        name, templates.from_arguments(templates.describe(name), values or [])
+    )
     if output is not None:
         _write(output, script)
     if as_json:

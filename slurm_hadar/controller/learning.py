@@ -8,17 +8,29 @@ from contextlib import suppress
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.move_steps import FAILED, MOVED, REFUSED
 from slurm_hadar.controller.actuation.running import moves
+from slurm_hadar.controller.journal.last_reports import LastReports
 from slurm_hadar.controller.journal.store import AttainedTime, Store
+from slurm_hadar.controller.journal.work_tables import ASSUMED
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.profiling.declared_work import ASSUMED, DeclaredWork, of_assumed
-from slurm_hadar.controller.profiling.earlier_jobs import EarlierJobsLearner
 from slurm_hadar.controller.profiling.gpu_use import GpuUseLearner
-from slurm_hadar.controller.profiling.speeds import SpeedLearner
-from slurm_hadar.controller.snapshot import chaining
-from slurm_hadar.controller.snapshot.eligibility import ControllerHistory, Place
+from slurm_hadar.controller.profiling.users_work import (
+    DeclaredWork,
+    EarlierJobsLearner,
+    of_assumed,
+)
+from slurm_hadar.controller.snapshot import chaining, distance
+from slurm_hadar.controller.snapshot.eligibility import (
+    ControllerHistory,
+    Place,
+    batch_of,
+    placed,
+    profile_key,
+)
+from slurm_hadar.controller.snapshot.resource_request import may_have_copies
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.view_builder import Snapshot
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.profiles.measured import RateSample
 from slurm_hadar.profiles.rates import Rates
 
 ARRIVAL = "arrival_s"
@@ -95,3 +107,53 @@ class Learning:
             restarts=RestartCosts(store.restarts.means()),
             arrivals=store.least_details(move, ARRIVAL),
         )
+
+
+class SpeedLearner:
+    """Takes what jobs say of their own speed into the profiles, and remembers which reports were
+    learned from already."""
+
+    def __init__(self, rates: Rates, connection: sqlite3.Connection | None = None) -> None:
+        """``connection``: of the file that outlives the process; None: nothing does."""
+        self._rates = rates
+        self._learned = LastReports(connection, "speed")
+        # Job -> start of the attempt that was counted: reports of others of its kind come between.
+        self._counted = LastReports(connection, "run")
+
+    def read_again(self) -> None:
+        """Have what the file holds now, as after a transaction that was undone."""
+        self._learned.read_again()
+        self._rates.read_again()
+
+    def learn(self, observation: Observation) -> None:
+        """Learn from the jobs' own reports: one GPU type at a time, this attempt's speed only."""
+        self._learned.forget_others(observation.jobs)
+        self._counted.forget_others(observation.jobs)
+        self._rates.forget_unused()
+        learned, counted = {}, {}
+        for id_, progress in observation.progress.items():
+            job = observation.jobs[id_]
+            kinds = {kind for gpus in placed(job, observation.nodes).values() for kind in gpus}
+            new = progress.time - self._learned.of(id_)
+            current = job.state is JobState.RUNNING and progress.restarts == job.restarts
+            # What copies make together is no speed of that many GPUs side by side.
+            current = current and not (len(job.gpus) > 1 and may_have_copies(job))
+            if not current or len(kinds) != 1 or progress.rate <= 0 or new <= 0:
+                continue
+            learned[id_] = progress.time
+            kind, window_s = kinds.pop(), min(progress.window_s, new)
+            sample = RateSample(
+                profile_key(job),
+                kind,
+                job.gpu_count,
+                progress.batch or batch_of(job),
+                progress.rate,
+                window_s,
+                uid=job.uid,
+                run=f"{job.id}.{job.restarts}",
+                is_known=self._counted.of(id_) == job.start_s,
+            )
+            if distance.learn(observation, self._rates, job, sample) and self._rates.record(sample):
+                counted[id_] = job.start_s
+        self._learned.keep(learned)
+        self._counted.keep(counted)

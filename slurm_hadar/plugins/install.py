@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError
-from slurm_hadar.plugins import install_lua, programs, slurm_conf, spank
+from slurm_hadar.plugins import install_lua, programs, slurm_conf
 from slurm_hadar.plugins.changes import Change, apply, read
 from slurm_hadar.plugins.site_files import FileChanges, Files, SiteFiles, bytes_of, text_of
 
@@ -109,9 +109,9 @@ def _spank(site: SiteFiles, request: InstallRequest, plan: FileChanges, files: F
     library = None
     if "spank" in request.plugins:
         try:
-            files["hadar_spank.so"] = (spank.build(request.include), 0o755)
+            files["hadar_spank.so"] = (programs.build_spank(request.include), 0o755)
             library = site.ours / "hadar_spank.so"
-        except spank.NotBuilt as error:
+        except programs.NotBuilt as error:
             plan.by_hand.append(f"spank: {error}; left out, all else works without")
     _stack(site, library, plan)
 

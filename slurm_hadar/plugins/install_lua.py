@@ -1,10 +1,15 @@
-"""job_submit and cli_filter: our line in the site's scripts, and the scripts in slurm.conf."""
+"""job_submit and cli_filter: our line in the site's scripts, whether the result is Lua, and the
+scripts in slurm.conf.
+"""
 
+import ctypes
+import ctypes.util
+import re
 from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.plugins import lua_files, slurm_conf
+from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.plugins.changes import Change, read
 from slurm_hadar.plugins.site_files import (
     FileChanges,
@@ -31,6 +36,33 @@ _PLUGIN_FOLDERS = (
     "/usr/lib/slurm",
     "/usr/lib/*/slurm",
 )
+MARK = "-- slurm-hadar"
+_NEW = "-- Written by 'hadar plugins install'; a site's own rules may be added above the last line."
+_EMPTY = {
+    "job_submit": """\
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  return slurm.SUCCESS
+end
+""",
+    "cli_filter": """\
+function slurm_cli_setup_defaults(options, early_pass)
+  return slurm.SUCCESS
+end
+
+function slurm_cli_pre_submit(options, offset)
+  return slurm.SUCCESS
+end
+
+function slurm_cli_post_submit(offset, job_id, step_id)
+  return slurm.SUCCESS
+end
+""",
+}
+_LIBRARIES = ("lua5.1", "lua5.4", "lua5.3", "lua5.2", "lua", "luajit-5.1")
 
 
 def add(site: SiteFiles, name: str, folder: Path | None, plan: FileChanges, files: Files) -> None:
@@ -56,10 +88,10 @@ def take_out(site: SiteFiles, name: str, plan: FileChanges) -> None:
     kind, _ = _KINDS[name]
     path = site.folder / f"{kind}.lua"
     before = read(path)
-    if before is not None and lua_files.MARK in text_of(before):
+    if before is not None and MARK in text_of(before):
         text = text_of(before)
-        gone = lua_files.is_ours(text, kind)
-        after = None if gone else bytes_of(lua_files.without_line(text))
+        gone = is_ours(text, kind)
+        after = None if gone else bytes_of(without_line(text))
         plan.changes.append(Change(path, before, after, ours=gone))
 
 
@@ -90,7 +122,7 @@ def _slurmctld_loads_ours(site: SiteFiles, plan: FileChanges) -> bool:
     """Whether the site's ``job_submit.lua`` has our line after these changes."""
     path = site.folder / "job_submit.lua"
     text = next((change.after for change in plan.changes if change.path == path), read(path))
-    return text is not None and lua_files.MARK in text_of(text)
+    return text is not None and MARK in text_of(text)
 
 
 def _unlike(site: SiteFiles, config: Config, plan: FileChanges) -> list[str]:
@@ -156,27 +188,27 @@ def _write_line(site: SiteFiles, kind: str, loaded: bool, wanted: str, plan: Fil
     before = read(path)
     fragment = site.ours / f"{kind}.lua"
     if before is None:
-        text = lua_files.with_line(lua_files.empty(kind), fragment)
+        text = with_line(empty(kind), fragment)
         plan.changes.append(Change(path, None, bytes_of(text)))
         return True
-    line, own = lua_files.line(fragment), text_of(before)
-    if lua_files.is_ours(own, kind):
-        plan.changes.append(Change(path, before, bytes_of(lua_files.with_line(own, fragment))))
+    ours, own = line(fragment), text_of(before)
+    if is_ours(own, kind):
+        plan.changes.append(Change(path, before, bytes_of(with_line(own, fragment))))
         return True
-    if not loaded and lua_files.MARK not in own:
+    if not loaded and MARK not in own:
         # It is unknown why it lies there: its rules must not come into force by our doing.
         plan.by_hand.append(
             f"{path} is there and Slurm does not load it. Move it away and type this again; or, if "
-            f"its rules are to hold, set {wanted} and add this line behind its functions: {line}"
+            f"its rules are to hold, set {wanted} and add this line behind its functions: {ours}"
         )
         return False
-    text = lua_files.with_line(own, fragment)
-    if (wrong := lua_files.mistake(text)) != "":
+    text = with_line(own, fragment)
+    if (wrong := mistake(text)) != "":
         why = "no Lua was found to try it with" if wrong is None else f"Lua says: {wrong}"
         plan.by_hand.append(
-            f"{path} is left as it is ({why}). Add this line behind its functions: {line}"
+            f"{path} is left as it is ({why}). Add this line behind its functions: {ours}"
         )
-        return lua_files.MARK in own
+        return MARK in own
     plan.changes.append(Change(path, before, bytes_of(text)))
     return True
 
@@ -202,3 +234,79 @@ def _lacks(site: SiteFiles, library: str, folder: Path | None) -> str:
     if not there or any((one / library).exists() for one in there):
         return ""
     return str(there[0])
+
+
+def line(fragment: Path) -> str:
+    """The line that loads a fragment; neither a missing nor a broken one can stop the script."""
+    return (
+        f'do local ok, why = pcall(dofile, "{fragment}") '
+        'if not ok then pcall(slurm.log_error, "slurm-hadar: %s", tostring(why)) end end '
+        f"{MARK}"
+    )
+
+
+def empty(kind: str) -> str:
+    """A script for a site that has none; ``kind`` is job_submit or cli_filter."""
+    return f"{_NEW}\n{_EMPTY[kind]}"
+
+
+def with_line(text: str, fragment: Path) -> str:
+    """``text`` with our line at the end of the script.
+
+    In Lua nothing may follow the ``return`` that many scripts end with, so it goes before that.
+    """
+    lines = without_line(text).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    at = len(lines)
+    for number in range(len(lines) - 1, -1, -1):
+        code = lines[number].split("--", 1)[0].rstrip()
+        if code:
+            at = number if re.match(r"return\b", code) else number + 1
+            break
+    lines.insert(at, line(fragment))
+    return "\n".join([*lines, ""])
+
+
+def without_line(text: str) -> str:
+    """``text`` without our line."""
+    return "\n".join(one for one in text.split("\n") if not one.endswith(MARK))
+
+
+def is_ours(text: str, kind: str) -> bool:
+    """Whether a script is :func:`empty`, with or without our line: it has no rules of the site."""
+    return without_line(text) == empty(kind)
+
+
+def mistake(text: str) -> str | None:
+    """What Lua finds wrong with a script, ``""`` for nothing; None where no Lua can be asked.
+
+    The script is read, not run.
+    """
+    for name in _LIBRARIES:
+        found = ctypes.util.find_library(name)
+        if not found:
+            continue
+        try:
+            return _read_by(ctypes.CDLL(found), text)
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _read_by(library: ctypes.CDLL, text: str) -> str:
+    new, close = library.luaL_newstate, library.lua_close
+    load, message = library.luaL_loadstring, library.lua_tolstring
+    new.restype, close.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    load.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    message.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    message.restype = ctypes.c_char_p
+    state = new()
+    if not state:
+        raise OSError("no memory for Lua")
+    try:
+        if not load(state, text.encode(errors="surrogateescape")):
+            return ""
+        return (message(state, -1, None) or b"an unknown mistake").decode(errors="replace")
+    finally:
+        close(state)

@@ -96,7 +96,7 @@ def _values(plan: JobPlan) -> Iterator[tuple[str, str]]:
 def _begin(folder: Path) -> None:
     """Start a sampler that stays, unless this node or this job has no GPU."""
     from slurm_hadar.profiles.gpu_sampling import NoGpuDriver
-    from slurm_hadar.profiles.gpu_sampling_drivers import open_gpus
+    from slurm_hadar.profiles.gpu_sampling_watch import open_gpus
 
     job = _number()
     _keep_closed()

@@ -1,6 +1,6 @@
 """What a job's GPUs do, as means over a window: utilization, memory, power, and time held in vain.
 
-The arithmetic only; :mod:`.gpu_sampling_drivers` opens real GPUs and :mod:`.gpu_sampling_watch`
+The arithmetic only; :mod:`.gpu_sampling_watch` opens real GPUs and :mod:`.gpu_sampling_watch`
 reads them again and again. Readings are kept by UUID, since a GPU's index may change with a boot.
 """
 

@@ -1,9 +1,18 @@
-"""Looking at GPUs again and again beside something else, such as a training in the same process."""
+"""Looking at the GPUs of this machine, of whichever maker, again and again beside something else,
+such as a training in the same process.
+"""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from slurm_hadar.profiles.gpu_sampling import GpuReader, GpuUse, SampledGpu, SampleWindow
+from slurm_hadar.profiles import gpu_sampling_amd, gpu_sampling_nvml
+from slurm_hadar.profiles.gpu_sampling import (
+    GpuReader,
+    GpuUse,
+    NoGpuDriver,
+    SampledGpu,
+    SampleWindow,
+)
 
 INTERVAL_S = 10.0
 WINDOW_S = 600.0
@@ -62,3 +71,20 @@ class SamplingThread:
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self.look()
+
+
+def open_gpus() -> GpuReader:
+    """The first driver that has GPUs. Raises :class:`NoGpuDriver` with what each one misses."""
+    makers: tuple[Callable[[], GpuReader], ...] = (gpu_sampling_nvml.Nvml, gpu_sampling_amd.AmdSmi)
+    missing = []
+    for maker in makers:
+        try:
+            reader = maker()
+        except NoGpuDriver as error:
+            missing.append(str(error))
+            continue
+        if reader.gpus():
+            return reader
+        reader.close()
+        missing.append(f"{getattr(maker, '__name__', 'a driver')} shows no GPU")
+    raise NoGpuDriver("; ".join(missing))

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_hadar.domain.view import BoolArray, FloatArray
-from slurm_hadar.profiles.bounded_shift import Point, Window, factors
 from slurm_hadar.profiles.estimate import Estimator, ExpectedRate
 from slurm_hadar.profiles.fitted_rates import RunFit, RunFits
 from slurm_hadar.profiles.measured import MeasuredStore
-from slurm_hadar.profiles.measured_correction import Correction
+from slurm_hadar.profiles.measured_correction import Correction, Point, Window, factors
 from slurm_hadar.profiles.recent_cache import Recent
 from slurm_hadar.profiles.table import model_key
 from slurm_hadar.profiles.user_corrections import ExpectedBatch, UserCorrections

@@ -13,7 +13,7 @@ OTHERS_MOST = 5.0
 """Measurements of other users change the rates of a model of the table by at most this factor, as a
 whole: one user with a wrong model name, or meaningless reports, must not spoil it for all. The
 ratio between two GPU types changes by
-:data:`~slurm_hadar.profiles.bounded_shift.RATIO_MOST` at most."""
+:data:`~slurm_hadar.profiles.measured_correction.RATIO_MOST` at most."""
 OTHERS = -1
 """In place of a uid: a user without measurements, for whom those of others count within bounds."""
 _NOTHING = Correction((), lambda *_: 0.0)

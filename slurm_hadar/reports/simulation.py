@@ -1,8 +1,11 @@
-"""One self-contained HTML page about a simulation: job times, utilization, and the figures."""
+"""Self-contained HTML pages about simulations: of jobs (their times, utilization, and the figures),
+and of trainers on idle nodes.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +32,8 @@ _COLUMNS = (
     ("decide_s_mean", "Decision", -1),
     ("decide_s_max", "Longest decision", -1),
 )
+_IDLE_TEMPLATE = "idle.html.j2"
+_MOST_DAYS = 12
 
 
 @dataclass(frozen=True)
@@ -199,3 +204,77 @@ def _words(key: str, value: float | None, run: Simulated) -> str:
     if key.startswith("decide"):
         return f"{value * 1000:.1f} ms"
     return f"{value:.2f} h"
+
+
+class Replayed(Protocol):
+    """What the page needs of a replay: figures by name, samples by hour."""
+
+    policy: str
+    done_by_slice: dict[int, float]
+    best_by_slice: dict[int, float]
+
+    def summary(self) -> dict[str, object]:
+        """The figures."""
+        ...
+
+
+_IDLE_COLUMNS = (
+    ("efficiency", "Efficiency", "{:.1%}"),
+    ("lost_work_share", "Lost to nodes taken back", "{:.1%}"),
+    ("rescale_share", "Spent on rescales", "{:.1%}"),
+    ("unused_share", "Idle or badly spread", "{:.1%}"),
+    ("rescales", "Rescales", "{:,}"),
+    ("preemptions", "Preemptions", "{:,}"),
+    ("trainers_finished", "Finished", "{:,}"),
+    ("decide_ms_mean", "Decision, ms", "{:.2f}"),
+    ("decide_ms_max", "Longest, ms", "{:.1f}"),
+)
+
+
+def idle_page(runs: Sequence[Replayed], title: str) -> str:
+    """The page's text. The lines: samples/s trained in each hour, costs not taken off, over what
+    the cost-free optimum would have trained (grey)."""
+    hours = max((hour for run in runs for hour in run.best_by_slice), default=0) + 1
+    rates = [run.best_by_slice for run in runs] + [run.done_by_slice for run in runs]
+    values = [value for rate in rates for value in rate.values()]
+    most = pages.without_tail(values) or 1.0
+    top = max(values, default=0.0)
+    lines = [
+        ChartLine(formats.plain(run.policy), colour(i), _path(run.done_by_slice, hours, most))
+        for i, run in enumerate(runs)
+    ]
+    best = _path(runs[0].best_by_slice, hours, most) if runs else ""
+    step = -(-hours // (24 * _MOST_DAYS))
+    return pages.render(
+        _IDLE_TEMPLATE,
+        title=formats.plain(title),
+        names=lines,
+        heads=[label for _, label, _ in _IDLE_COLUMNS],
+        rows=[{"name": formats.plain(run.policy), "cells": _cells(run.summary())} for run in runs],
+        lines=[ChartLine("cost-free optimum", "#98a1ae", best), *lines],
+        levels=[
+            AxisMark(CHART_HEIGHT * (1 - part), formats.rate(part * most / 3600) if part else "0")
+            for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ],
+        days=[
+            AxisMark(CHART_WIDTH * 24 * day / hours, f"day {day + 1}")
+            for day in range(0, (hours + 23) // 24, step)
+        ],
+        peak=f" Cut at the top: a few hours reach {formats.rate(top / 3600)}."
+        if top > most
+        else "",
+        notes=(),
+    )
+
+
+def _cells(figures: Mapping[str, object]) -> list[str]:
+    return [form.format(figures[key]) for key, _, form in _IDLE_COLUMNS]
+
+
+def _path(rate: Mapping[int, float], hours: int, most: float) -> str:
+    path = ""
+    for hour in range(hours):
+        x = CHART_WIDTH * (hour + 0.5) / hours
+        y = CHART_HEIGHT * (1 - min(1.0, rate.get(hour, 0.0) / most))
+        path += f"{'L' if path else 'M'}{x:.1f} {y:.1f}"
+    return path

@@ -25,14 +25,13 @@ from slurm_hadar.sandbox import (
     pretend_devices,
     processes,
     programs,
-    site,
 )
+from slurm_hadar.sandbox.daemons import SandboxStatus
 from slurm_hadar.sandbox.layout import DEFAULT, Layout
 from slurm_hadar.sandbox.options import DEFAULT_OPTIONS, SandboxOptions, SlurmTimes
 from slurm_hadar.sandbox.places import SandboxPaths
 from slurm_hadar.sandbox.ports import Ports
 from slurm_hadar.sandbox.programs import Programs
-from slurm_hadar.sandbox.status import SandboxStatus
 
 
 class Sandbox:
@@ -97,7 +96,7 @@ class Sandbox:
             content = pacing.pacing_table(layout.node_types(), base, options.seed)
             most = max(sum(group.types.values()) for group in layout.groups)
             try:
-                site_text = site.site_toml(layout, where, tools.bin_dir, options, values.times)
+                site_text = conf.site_toml(layout, where, tools.bin_dir, options, values.times)
                 places.make(where, layout.started, most)
                 box._write(values, site_text)
                 if not options.outlives:

@@ -15,7 +15,6 @@ from slurm_hadar.slurm import (
     limits,
     minutes,
     records,
-    topology,
     updates,
     waiting_priorities,
 )
@@ -121,7 +120,7 @@ class CommandsCluster:
 
     def read_topology(self) -> dict[str, str]:
         """One ``scontrol show topology``."""
-        return topology.racks(self._show("topology", "show", "topology"))
+        return records.racks(self._show("topology", "show", "topology"))
 
     def read_config(self) -> dict[str, str]:
         """One ``scontrol show config``."""

@@ -21,7 +21,7 @@ from slurm_hadar.domain.errors import SlurmError, UsageError
 from slurm_hadar.domain.job import GpuRequest, Job, JobState
 from slurm_hadar.slurm import hosts, states, tres
 from slurm_hadar.slurm.array_tasks import tasks_of
-from slurm_hadar.slurm.json_stream import JsonListReader
+from slurm_hadar.slurm.output import JsonListReader
 
 Record = Mapping[str, object]
 

@@ -1,4 +1,4 @@
-"""Nodes, partitions, reservations and the configuration as ``scontrol show`` prints them.
+"""Nodes, partitions, reservations, racks and the configuration as ``scontrol show`` prints them.
 
 One record a line (``scontrol -o``). Values may contain blanks (OS, Reason, Comment), and some of
 them are free text: the first ``Key=`` of a name counts, since free text stands at the end.
@@ -24,6 +24,12 @@ MOST_NAMED = 20_000_000
 """Nodes that all partitions may name together: a few bytes of a host list stand for thousands."""
 _OF_NODES = re.compile(r"(?:cpu|mem|node)$|gres/")
 """Resources of nodes, as TRESBillingWeights names them in small letters."""
+_SWITCH = re.compile(r"SwitchName=(\S+)\s")
+_LEVEL = re.compile(r"\bLevel=0\b")
+_LEAF_NODES = re.compile(r"\bNodes=(\S+)")
+
+_MOST_ON_LEAVES = 10 * hosts.MOST_NODES
+"""A node hangs on one leaf switch, or on a few."""
 
 
 class BillingRule(Enum):
@@ -247,3 +253,34 @@ def _whole(record: dict[str, str], key: str) -> int:
 
 def _limit(record: dict[str, str], key: str) -> float:
     return inf if record.get(key, "UNLIMITED") == "UNLIMITED" else float(_whole(record, key))
+
+
+def racks(text: str) -> dict[str, str]:
+    """Node -> its leaf switch, as ``scontrol show topology`` tells of them; empty where there is no
+    tree.
+
+    Seen on 22.05.8 and 24.11.5: one line a switch, ``SwitchName=r1 Level=0 LinkSpeed=1
+    Nodes=a[1-2]``; switches of a higher level name those below as well. Nothing at all where the
+    topology is flat.
+
+    A node on several leaf switches counts to the first of them. Lines that are no leaf switch
+    (upper levels, blocks of topology/block) say nothing about racks. Raises SlurmError for a list
+    of nodes that cannot be read.
+    """
+    found: dict[str, str] = {}
+    named = 0
+    for line in text.splitlines():
+        line = line.strip()
+        switch = _SWITCH.match(line)
+        level = _LEVEL.search(line, switch.end()) if switch else None
+        nodes = _LEAF_NODES.search(line, level.end()) if level else None
+        if switch and nodes:
+            names = hosts.expand(nodes[1])
+            named += len(names)
+            if named > _MOST_ON_LEAVES:
+                raise SlurmError(
+                    f"scontrol shows more than {_MOST_ON_LEAVES} nodes on leaf switches, the limit"
+                )
+            for node in names:
+                found.setdefault(node, switch[1])
+    return found

@@ -4,8 +4,18 @@ Random views for hypothesis: :func:`slurm_hadar.testing.strategies.views`.
 """
 
 from slurm_hadar.policies.validity import held_by
-from slurm_hadar.testing.plans import applied, check_plan, place_of, places
-from slurm_hadar.testing.views import NOW, ROUND_S, crowd, jobs_of, nodes_of, view_of
+from slurm_hadar.testing.views import (
+    NOW,
+    ROUND_S,
+    applied,
+    check_plan,
+    crowd,
+    jobs_of,
+    nodes_of,
+    place_of,
+    places,
+    view_of,
+)
 
 __all__ = [
     "NOW",

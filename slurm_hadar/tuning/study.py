@@ -8,29 +8,27 @@ import numpy as np
 
 from slurm_hadar.tuning import (
     advice_cpus,
-    advice_names,
     advice_partitions,
-    advice_times,
+    advice_settings,
     advice_types,
 )
-from slurm_hadar.tuning.accounts import Share, jain, shares
 from slurm_hadar.tuning.advice import Advice, Recorded, Study
 from slurm_hadar.tuning.replay import PolicyReplay, ReplayWorkload
 from slurm_hadar.tuning.sacct_history import History
-from slurm_hadar.tuning.usage import TypeUse, Waits
+from slurm_hadar.tuning.usage import Share, TypeUse, Waits, jain, shares
 
 _RULES = (
-    advice_names.accounting,
-    advice_names.features,
+    advice_settings.accounting,
+    advice_settings.features,
     advice_types.by_type,
     advice_partitions.policy,
     # Before the partition for idle nodes: that one holds whole nodes and needs no defaults.
     advice_cpus.defaults,
     advice_partitions.idle_nodes,
-    advice_times.kill_wait,
-    advice_times.cred_expire,
+    advice_settings.kill_wait,
+    advice_settings.cred_expire,
 )
-_WITHOUT_CONF = (advice_names.features, advice_partitions.policy)
+_WITHOUT_CONF = (advice_settings.features, advice_partitions.policy)
 NO_TYPE = "(no type)"
 RECORDED = "as recorded"
 

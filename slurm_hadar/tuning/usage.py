@@ -1,9 +1,11 @@
-"""What a history idled, and who waited for one GPU type while others were free.
+"""What a history idled, who waited for one GPU type while others were free, and what each account
+got.
 
-Counted by type, not by node: free GPUs that lie on several nodes count as free together. The nodes
-are those of today for the whole of the history.
+Idle GPUs are counted by type, not by node: free GPUs that lie on several nodes count as free
+together. The nodes are those of today for the whole of the history.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +21,9 @@ _MOST_EXAMPLES = 3
 _LONG_GAP_S = 600.0
 _NOTABLE_H = 1 / 60
 """Shorter waits are Slurm's own doing."""
+MOST = 20
+"""Accounts that are listed, by GPU-hours; the rest is listed as one."""
+REST = "(others)"
 
 
 @dataclass(frozen=True)
@@ -190,3 +195,52 @@ def _of_type(
             (history.ids[rows[at]], float(any_h[at])) for at in longest if any_h[at] > _NOTABLE_H
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One account. ``slowdown``: the mean of its jobs' time in the system over the time that they
+    ran when they were recorded; 1: no job waited."""
+
+    account: str
+    jobs: int
+    gpu_h: float
+    mean_jct_h: float
+    slowdown: float
+
+
+def shares(
+    accounts: Sequence[str], jct_s: FloatArray, run_s: FloatArray, gpu_s: FloatArray
+) -> list[Share]:
+    """By account, most GPU-hours first; (J,) arrays, jobs with a nan time left out."""
+    known = np.isfinite(jct_s)
+    names = np.array(accounts, dtype=object)
+    hours = {name: float(gpu_s[known & (names == name)].sum()) for name in dict.fromkeys(accounts)}
+    ranked = sorted(hours, key=lambda name: (-hours[name], name))
+    if len(ranked) > MOST:
+        names = np.where(np.isin(names, ranked[: MOST - 1]), names, REST)
+        ranked = [*ranked[: MOST - 1], REST]
+    found = []
+    for name in ranked:
+        mine = known & (names == name)
+        if mine.any():
+            slow = jct_s[mine] / np.maximum(run_s[mine], 1.0)
+            found.append(
+                Share(
+                    account=name,
+                    jobs=int(mine.sum()),
+                    gpu_h=float(gpu_s[mine].sum()) / 3600.0,
+                    mean_jct_h=float(jct_s[mine].mean()) / 3600.0,
+                    slowdown=float(slow.mean()),
+                )
+            )
+    return found
+
+
+def jain(values: Sequence[float]) -> float:
+    """Jain's index: 1 where all are equal, 1/n where one has everything (Jain, Chiu and Hawe,
+    DEC-TR-301, 1984; recalled). nan for none."""
+    each = np.array(values)
+    if not len(each) or not each.any():
+        return float("nan")
+    return float(each.sum() ** 2 / (len(each) * (each**2).sum()))

@@ -1,8 +1,11 @@
-"""The routes: pages, their updates, the files of the page, and the JSON API."""
+"""The routes: pages, made once for all who see the same, their updates, the files of the page, and
+the JSON API."""
 
+import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 
 from starlette.applications import Starlette
@@ -17,12 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
+from slurm_hadar.reports.job_report import JobReport
+from slurm_hadar.reports.text import Explanation
 from slurm_hadar.web import api, rendering
 from slurm_hadar.web.controller_answers import SilentController
 from slurm_hadar.web.feed import PageFeed
+from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller
 from slurm_hadar.web.page_query import PageChoice, choice_of
-from slurm_hadar.web.pages import Pages
 from slurm_hadar.web.usage import UsageReports
 from slurm_hadar.web.what_if import WhatIf
 
@@ -44,6 +49,8 @@ _FILES = {
     "live.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
+_MOST_PAGES = 128
+"""Pages that are kept; one of 250 nodes takes half a megabyte."""
 
 
 def application(feed: PageFeed, callers: Callers, site: Config, loopback: bool = False) -> ASGIApp:
@@ -212,3 +219,58 @@ class _SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, sending)
+
+
+@dataclass(slots=True)
+class _Made:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    generation: int = -1
+    parts: PageFragments | None = None
+
+
+class Pages:
+    """Keeps the parts of the pages that are looked at."""
+
+    def __init__(self, feed: PageFeed, what_if: WhatIf, usage: UsageReports) -> None:
+        self._feed, self._what_if, self._usage = feed, what_if, usage
+        self._made: OrderedDict[tuple[int, PageChoice], _Made] = OrderedDict()
+
+    async def parts(self, uid: int, choice: PageChoice, own: str) -> PageFragments:
+        """The page as it is now. Raises HadarError where it cannot be had."""
+        key = (uid, choice)
+        made = self._made.setdefault(key, _Made())
+        self._made.move_to_end(key)
+        while len(self._made) > _MOST_PAGES:
+            self._made.popitem(last=False)
+        async with made.lock:
+            generation = self._feed.generation
+            if made.parts is None or made.generation != generation:
+                made.parts = await self._make(uid, choice, own)
+                made.generation = generation
+            return made.parts
+
+    async def _make(self, uid: int, choice: PageChoice, own: str) -> PageFragments:
+        shown = await self._feed.shown(uid)
+        source, asked = self._feed.source, self._feed.asked
+        if choice.kind == "what-if":
+            return rendering.what_if(
+                shown, self._what_if.of(choice.policy) if choice.policy else []
+            )
+        if choice.kind == "report":
+            return rendering.report(shown, self._usage.of(own))
+        if choice.kind == "nodes":
+            return rendering.nodes(shown, choice)
+        if choice.kind == "timeline":
+            day = await self._feed.timeline(uid)
+            return rendering.timeline(shown, choice, day, own)
+        if choice.kind == "job":
+            report: JobReport | None = None
+            known: Explanation | None = None
+            try:
+                report = await asked(lambda: source.report(uid, choice.job))
+                known = await asked(lambda: source.explain(uid, choice.job))
+            except (UsageError, SilentController):
+                # Another user's job, one that did not opt in, or the queue is Slurm's.
+                pass
+            return rendering.job(shown, choice, report, known)
+        return rendering.queue(shown, choice, own)

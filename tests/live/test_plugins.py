@@ -19,7 +19,7 @@ from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_s
 from slurm_hadar.domain.declaration import KEYS, Declaration, decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
-from slurm_hadar.plugins import changes, spank
+from slurm_hadar.plugins import changes, programs
 from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, removal
 from slurm_hadar.profiles.gpu_sampling_files import read_all_uses
 from slurm_hadar.sandbox.processes import is_alive, wait_until
@@ -161,8 +161,8 @@ def site(sandbox_each, tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_spank(site):
     try:
-        spank.build(site.headers)
-    except spank.Missing as error:
+        programs.build_spank(site.headers)
+    except programs.Missing as error:
         # A compiler that finds fault with our source is a failure, not a reason to skip.
         missing(f"SPANK: {error}")
 

@@ -23,7 +23,7 @@ from slurm_hadar.reports.status import Overview
 from slurm_hadar.reports.usage import UsageReport
 from slurm_hadar.sandbox.layout import Layout
 from slurm_hadar.simulator.live_queue import QueueModel, QueueOutcome
-from slurm_hadar.template_values import Described
+from slurm_hadar.templates import Described
 from slurm_hadar.testing import strategies
 from slurm_hadar.web.controller_answers import Latest
 

@@ -10,7 +10,7 @@ import pytest
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.checks.check_partitions import partition_findings
+from slurm_hadar.controller.checks.check_cluster import partition_findings
 from slurm_hadar.controller.checks.wrapper_site import wrapper_site
 from slurm_hadar.tuning import conf
 from slurm_hadar.tuning import site as tuning_site

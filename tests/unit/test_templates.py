@@ -14,8 +14,7 @@ from slurm_hadar import templates
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.sandbox import ports
-from slurm_hadar.template_values import describe, from_arguments
-from slurm_hadar.templates import names, render
+from slurm_hadar.templates import describe, from_arguments, names, render
 
 SINGLE: dict[str, Any] = {"job_name": "a", "gres": "gpu:1", "command": ["true"]}
 

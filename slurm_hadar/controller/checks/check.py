@@ -9,10 +9,14 @@ from pathlib import Path
 from slurm_hadar import policies
 from slurm_hadar.config import Config, wrapper_path
 from slurm_hadar.controller.checks.check_access import access_findings
+from slurm_hadar.controller.checks.check_cluster import (
+    association_findings,
+    lost_findings,
+    partition_findings,
+    type_findings,
+)
 from slurm_hadar.controller.checks.check_folders import folder_findings
-from slurm_hadar.controller.checks.check_nodes import lost_findings, type_findings
 from slurm_hadar.controller.checks.check_options import option_findings
-from slurm_hadar.controller.checks.check_partitions import association_findings, partition_findings
 from slurm_hadar.controller.checks.check_plugins import plugin_findings
 from slurm_hadar.controller.checks.check_reporting import people_findings, reporting_findings
 from slurm_hadar.controller.checks.check_slurm_settings import (

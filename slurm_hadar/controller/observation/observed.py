@@ -7,8 +7,12 @@ from functools import cached_property
 from math import inf
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.observation.dependents import Dependents, dependents
-from slurm_hadar.controller.observation.limit_waiters import LimitWaiters, limit_waiters
+from slurm_hadar.controller.observation.waiting_on_others import (
+    Dependents,
+    LimitWaiters,
+    dependents,
+    limit_waiters,
+)
 from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import JustStartedError, SlurmError

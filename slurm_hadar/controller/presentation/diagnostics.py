@@ -16,11 +16,11 @@ from slurm_hadar.controller.presentation import (
     excluded_types,
     found_files,
     move_text,
-    self_saving,
+    saving_and_ending,
 )
-from slurm_hadar.controller.presentation.ended import ended_badly
 from slurm_hadar.controller.presentation.job_context import JobContext
 from slurm_hadar.controller.presentation.job_explanation import started_since
+from slurm_hadar.controller.presentation.saving_and_ending import ended_badly
 from slurm_hadar.controller.snapshot import pending_demand
 from slurm_hadar.controller.snapshot.eligibility import (
     KEPT_WAITING,
@@ -55,14 +55,14 @@ _OPT_IN = (
 def problems(known: JobContext) -> Iterator[Problem]:
     """Everything wrong that shows, the gravest first."""
     job = known.job
-    late = list(self_saving.after_signal(known, job))
+    late = list(saving_and_ending.after_signal(known, job))
     yield from late
     if job is None:
         return
     if job.state is JobState.FINISHED:
         if job.managed and not late:
             yield from ended_badly(known, job)
-            yield from self_saving.never_watched(known, job, job.declaration or Declaration())
+            yield from saving_and_ending.never_watched(known, job, job.declaration or Declaration())
         return
     yield from _not_ours(job)
     if not job.managed:
@@ -217,7 +217,7 @@ def _progress(known: JobContext, job: Job, declared: Declaration) -> Iterator[Pr
     if job.state is not JobState.RUNNING:
         return
     if declared.habit == "watch":
-        yield from self_saving.watched(known, job, declared)
+        yield from saving_and_ending.watched(known, job, declared)
         return
     now, progress = known.observation.now, known.observation.progress.get(job.id)
     ran = now - job.start_s

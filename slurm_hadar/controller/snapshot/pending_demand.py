@@ -7,8 +7,8 @@ priority would be vain at best, so such claims are set aside first.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from slurm_hadar.controller.observation.limit_waiters import is_at_limit
 from slurm_hadar.controller.observation.observed import Observation
+from slurm_hadar.controller.observation.waiting_on_others import is_at_limit
 from slurm_hadar.controller.snapshot.constraints import OpaqueConstraint, met
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
 from slurm_hadar.domain.node import Node

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import (
@@ -16,12 +16,13 @@ from slurm_hadar.controller.snapshot.eligibility import (
 )
 from slurm_hadar.controller.snapshot.groups import Groups
 from slurm_hadar.controller.snapshot.no_gpu import why_no_gpu
-from slurm_hadar.controller.snapshot.returned_types import returned_types
+from slurm_hadar.controller.snapshot.resource_request import accepts, believed_partitions
 from slurm_hadar.controller.snapshot.scheduling_input import job_arrays, node_arrays
-from slurm_hadar.controller.snapshot.sources import Sources, job_rates
+from slurm_hadar.controller.snapshot.sources import JobRates, Sources, job_rates
 from slurm_hadar.controller.snapshot.whole_nodes import gpus_of
 from slurm_hadar.controller.snapshot.work import JobWork
-from slurm_hadar.domain.job import UNTYPED
+from slurm_hadar.domain.declaration import ANY, SLOWEST
+from slurm_hadar.domain.job import UNTYPED, JobState
 from slurm_hadar.domain.view import FloatArray, IntArray, View
 from slurm_hadar.profiles.rates import Rates
 
@@ -56,7 +57,7 @@ class Snapshot:
     """Faults of ours that one job's own data brought up; that job alone is left out for it."""
     returned: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Waiting job -> GPU types that its list omits by a table and that it is to have by what was
-    measured, see :mod:`slurm_hadar.controller.snapshot.returned_types`."""
+    measured, see :mod:`slurm_hadar.controller.snapshot.view_builder`."""
     node_gpus: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(N,) GPUs of each node, in use or not; 0 where they are of several types."""
     why_no_gpu: Callable[[Collection[str]], str] = lambda _: ""
@@ -182,3 +183,53 @@ def snapshot_of(
         ),
         why_no_gpu=partial(why_no_gpu, observation),
     )
+
+
+def returned_types(
+    sources: Sources, targets: Mapping[str, SchedulableJob], speeds: JobRates
+) -> dict[str, frozenset[str]]:
+    """Waiting job with ``types=any`` -> GPU types that hbatch left out of its list of partitions by
+    a table, and on which the job is not far slower by what its owner measured since or before; of
+    the jobs that have some. ``speeds``: of ``targets``, in their order.
+
+    hbatch knows the tables only. So the controller, which knows more, gives these types back.
+    """
+    found, groups = {}, group_types(sources.config)
+    for row, target in enumerate(targets.values()):
+        omitted = _omitted(target, sources, groups)
+        kinds = [kind for kind in speeds.kinds if omitted.get(kind)]
+        listed = [kind for kind in speeds.kinds if kind in omitted and not omitted[kind]]
+        if not kinds or not listed or target.request.count not in speeds.counts:
+            continue
+        places = {kind: speeds.kinds.index(kind) for kind in (*kinds, *listed)}
+        count = speeds.counts.index(target.request.count)
+        own = np.where(speeds.sure[row, :, count], speeds.own[row, :, count], 0.0)
+        best = max(float(own[places[kind]]) for kind in listed)
+        fast = {kind for kind in kinds if 0 < best <= float(own[places[kind]]) * SLOWEST}
+        if fast:
+            found[target.job.id] = frozenset(fast)
+    return found
+
+
+def _omitted(
+    target: SchedulableJob, sources: Sources, groups: Mapping[str, Mapping[str, str]]
+) -> dict[str, bool]:
+    """GPU type -> whether the job's list lacks it, of the types of the group for which hbatch wrote
+    the list; empty where the list is its owner's, or lacks none."""
+    job, observation, config = target.job, sources.observation, sources.config
+    steered, declaration = observation.steered(job.id), job.declaration
+    if declaration is None or declaration.types != (ANY,) or job.state is not JobState.PENDING:
+        return {}
+    if "Partition" in steered.foreign or not target.request.of_one_type:
+        return {}
+    asked = believed_partitions(job, steered, config.partitions.groups)
+    members = groups.get(",".join(asked), {})
+    listed = set(target.request.partitions)
+    if listed != {*declaration.listed} or not listed < members.keys():
+        return {}
+    there = {members[name] for name in listed}
+    return {
+        kind: kind not in there
+        for kind in members.values()
+        if accepts(job, target.request, kind, config)
+    }

@@ -23,8 +23,15 @@ from slurm_hadar.controller.snapshot.resource_request import (
 from slurm_hadar.controller.snapshot.sources import Sources
 from slurm_hadar.controller.snapshot.view_builder import snapshot_of
 from slurm_hadar.controller.snapshot.whole_nodes import WholeNodes
-from slurm_hadar.controller.submit_plan.hypothetical_job import Asking, copy_of_store, place_in
-from slurm_hadar.controller.submit_plan.request import ID, Asked, count_option, job_of
+from slurm_hadar.controller.submit_plan.hypothetical_job import (
+    ID,
+    Asked,
+    Asking,
+    copy_of_store,
+    count_option,
+    job_of,
+    place_in,
+)
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.profiles.rates import Rates

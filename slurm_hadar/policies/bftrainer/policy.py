@@ -27,8 +27,15 @@ from slurm_hadar.domain.view import BoolArray, FloatArray, IntArray
 from slurm_hadar.policies.bftrainer.idle_survival import IdleSurvival
 from slurm_hadar.policies.bftrainer.places import elders_first, oldest_to_oldest, without_youngest
 from slurm_hadar.policies.bftrainer.records import NO_TRAINER, IdleMap, IdleView
-from slurm_hadar.solvers.node_counts import Taker, best_chunks, best_counts, best_counts_capped
-from slurm_hadar.solvers.typed_counts import CountLimits, TypedDemand, typed_counts
+from slurm_hadar.solvers.node_counts import (
+    CountLimits,
+    Taker,
+    TypedDemand,
+    best_chunks,
+    best_counts,
+    best_counts_capped,
+    typed_counts,
+)
 
 __all__ = ["count_values", "decide", "decide_plain"]
 

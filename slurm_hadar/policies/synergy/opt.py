@@ -21,8 +21,7 @@ from slurm_hadar.policies.synergy.job_demands import options_of
 from slurm_hadar.policies.synergy.rounds import decide_round
 from slurm_hadar.policies.synergy.settings import SynergyOptions
 from slurm_hadar.policies.synergy.tune_placer import JobDemand
-from slurm_hadar.solvers.gang_places import places
-from slurm_hadar.solvers.share_choice import choose
+from slurm_hadar.solvers.synergy_programmes import choose, places
 
 _MOST_CELLS = 40_000
 """Most (job, node) pairs of the second programme; above, jobs are placed in turn."""

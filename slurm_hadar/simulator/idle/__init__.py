@@ -1,5 +1,5 @@
 """Replays of idle fragments: trainers run on nodes that other jobs leave idle.
 
-``fragments`` when nodes were idle, read or made by ``generate``; ``trainers`` what runs on them;
+``fragments`` when nodes were idle, read or generated; ``trainers`` what runs on them;
 ``replay.replay`` runs it under a policy, and ``replay.Charge`` says what a rescale costs.
 """

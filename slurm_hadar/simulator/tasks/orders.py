@@ -7,7 +7,7 @@ import numpy as np
 from slurm_hadar.domain.view import FloatArray, IntArray
 from slurm_hadar.policies.queues.tiresias import QUEUES
 from slurm_hadar.simulator.tasks.jobs import TaskJobs
-from slurm_hadar.solvers.hare_relaxation import RoundJobs, relax
+from slurm_hadar.solvers.hare import RoundJobs, relax
 
 Key = tuple[float, float, int]
 Order = Callable[[int, int], Key]

@@ -12,8 +12,7 @@ from slurm_hadar.simulator.tasks import gang, orders, relaxed
 from slurm_hadar.simulator.tasks.gang import GangRule
 from slurm_hadar.simulator.tasks.jobs import TaskCosts, TaskJobs, TaskOutcome, check
 from slurm_hadar.simulator.tasks.orders import round_jobs
-from slurm_hadar.solvers.hare_list import Rule, list_schedule
-from slurm_hadar.solvers.hare_relaxation import paper_order, relax
+from slurm_hadar.solvers.hare import Rule, list_schedule, paper_order, relax
 
 _RELAXED: Mapping[str, Callable[[TaskJobs, IntArray], orders.Order]] = {
     "hare": orders.hlas,

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from missing import missing
 
-from slurm_hadar.cli import completion_hbatch
 from slurm_hadar.cli.completion import Program, Shell, script
 from slurm_hadar.cli.sbatch_options import LONG
 from slurm_hadar.domain.declaration import KEYS
@@ -74,7 +73,7 @@ def test_hadar_prints_the_code_and_the_shell_takes_it(shell, env):
 
 @pytest.mark.parametrize("shell", Shell)
 def test_all_options_of_both_are_offered(shell):
-    code = completion_hbatch.SCRIPTS[shell.value]()
+    code = script(Program.HBATCH, shell)
     for name in LONG:
         assert re.search(rf"(--|-l ){name}\b", code), name
     for key in KEYS:

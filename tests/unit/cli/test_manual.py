@@ -9,7 +9,7 @@ from missing import missing
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from slurm_hadar.cli import manual, manual_hbatch, manual_keys, manual_roff
+from slurm_hadar.cli import manual, manual_hbatch, manual_keys
 from slurm_hadar.cli.main import app
 from slurm_hadar.cli.sbatch_arguments import OUR_QUESTIONS
 from slurm_hadar.cli.sbatch_options import LONG
@@ -84,7 +84,7 @@ def test_every_command_of_hadar_has_its_help_in_the_page():
         shown = CliRunner().invoke(app, [*words, "--help"]).stdout
         assert f".SS hadar {' '.join(words)}" in page
         first = shown.split("\n\n")[1].strip().splitlines()[0]
-        assert manual_roff.text(first.strip()) in page
+        assert manual.plain(first.strip()) in page
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_every_key_of_the_configuration_has_a_meaning_and_its_table():
 
 def test_text_means_itself():
     hostile = ".SH x\n'y\n-\\fB \\n"
-    text = rendered(manual_roff.page([manual_roff.title("t", 1, "0"), manual_roff.text(hostile)]))
+    text = rendered(manual.page([manual.title("t", 1, "0"), manual.plain(hostile)]))
     assert "long|" * 30 in rendered(
-        manual_roff.page([manual_roff.title("t", 1, "0"), manual_roff.term("x", "long|" * 30)])
+        manual.page([manual.title("t", 1, "0"), manual.term("x", "long|" * 30)])
     ).replace(" ", "")
     assert ".SH x" in text and "'y" in text and "-\\fB \\n" in text
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from slurm_hadar.cli.main import app
-from slurm_hadar.controller.alerts import conditions, sinks
+from slurm_hadar.controller.alerts import conditions, dispatch
 from slurm_hadar.controller.alerts.conditions import Alert, AlertMemory
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import HadarError
@@ -221,13 +221,13 @@ def test_a_mail_program_gets_recipient_and_text_and_no_shell(tmp_path):
     mail = program(tmp_path / "mail")
     wanted = settings(mail_prog=str(mail), mail_domain="example.org")
     hostile = replace(IDLE, text="$(touch /tmp/x) `id`\x1b[2J; job 1")
-    sinks.send("ann", [hostile, SILENT], wanted, "my site", "")
+    dispatch.send("ann", [hostile, SILENT], wanted, "my site", "")
     assert (tmp_path / "mail.args").read_text().splitlines() == [
         "-s", "slurm-hadar on my site: 2 alerts", "ann@example.org",
     ]  # fmt: skip
     assert (tmp_path / "mail.text").read_text() == "$(touch /tmp/x) `id` [2J; job 1\n\nsilent\n"
     # Slurm's own program, where the configuration names none; no domain where there is one.
-    sinks.send("ops@there.org", [SILENT], settings(mail_domain="x.org"), "s", str(mail))
+    dispatch.send("ops@there.org", [SILENT], settings(mail_domain="x.org"), "s", str(mail))
     assert (tmp_path / "mail.args").read_text().splitlines()[-1] == "ops@there.org"
 
 
@@ -237,21 +237,21 @@ def test_a_mail_program_gets_recipient_and_text_and_no_shell(tmp_path):
 def test_a_name_that_is_no_address_reaches_no_program(tmp_path, name):
     mail = program(tmp_path / "mail")
     with pytest.raises(HadarError, match="no user or mail address"):
-        sinks.send(name, [IDLE], settings(mail_prog=str(mail)), "s", "")
+        dispatch.send(name, [IDLE], settings(mail_prog=str(mail)), "s", "")
     assert not (tmp_path / "mail.args").exists()
 
 
 def test_a_command_reads_json(tmp_path):
     wanted = settings(command=[str(program(tmp_path / "hook")), "--to chat"])
-    sinks.send("ann", [IDLE], wanted, "s", "")
+    dispatch.send("ann", [IDLE], wanted, "s", "")
     assert (tmp_path / "hook.args").read_text() == "--to chat\n"
     read = json.loads((tmp_path / "hook.text").read_text())
     assert read["to"] == "ann" and read["alerts"][0]["job"] == "1"
     failing = settings(command=[str(program(tmp_path / "bad", status=3))])
     with pytest.raises(HadarError, match="ended with 3: no such user"):
-        sinks.send("ann", [IDLE], failing, "s", "")
+        dispatch.send("ann", [IDLE], failing, "s", "")
     with pytest.raises(HadarError, match="could not be run"):
-        sinks.send("ann", [IDLE], settings(command=["/no/such"]), "s", "")
+        dispatch.send("ann", [IDLE], settings(command=["/no/such"]), "s", "")
 
 
 def test_a_mail_server_takes_the_message():
@@ -275,12 +275,12 @@ def test_a_mail_server_takes_the_message():
         thread.start()
         port = listener.getsockname()[1]
         wanted = settings(smtp=f"127.0.0.1:{port}", mail_domain="example.org")
-        sinks.send("ann", [IDLE], wanted, "s\r\nBcc: x@y", "")
+        dispatch.send("ann", [IDLE], wanted, "s\r\nBcc: x@y", "")
         thread.join(20)
     assert "To: ann@example.org" in got and "idle" in got
     assert not any(line.startswith("Bcc") for line in got)
     with pytest.raises(HadarError, match="took no message"):
-        sinks.send("ann", [IDLE], settings(smtp=f"127.0.0.1:{port}"), "s", "")
+        dispatch.send("ann", [IDLE], settings(smtp=f"127.0.0.1:{port}"), "s", "")
 
 
 # -- the command -------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.running.moves import advance
-from slurm_hadar.controller.checks.check_partitions import partition_findings
+from slurm_hadar.controller.checks.check_cluster import partition_findings
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import tick_text
 from slurm_hadar.controller.snapshot import chaining

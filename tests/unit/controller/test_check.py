@@ -13,7 +13,7 @@ from reachable import open_to_all
 from typer.testing import CliRunner
 
 from slurm_hadar.cli.main import app
-from slurm_hadar.controller.checks import check, check_nodes
+from slurm_hadar.controller.checks import check, check_cluster
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_slurm_settings import (
@@ -196,7 +196,7 @@ def test_what_has_no_effect_any_more_is_warned_of(tmp_path):
 )
 def test_types_and_features(found, level, says):
     assert any(
-        f.level == level and says in f.what for f in check_nodes.type_findings(CONFIG, found)
+        f.level == level and says in f.what for f in check_cluster.type_findings(CONFIG, found)
     )
 
 
@@ -212,7 +212,7 @@ def test_gpus_that_slurm_lost_are_a_problem_with_its_cure():
     down = replace(lost, name="v3", usable=False)
     suspended = replace(running("1", {"v4": {"v100": 2}}), state=JobState.SUSPENDED)
     paused = replace(lost, name="v4")
-    (found,) = check_nodes.lost_findings([node("v0"), lost, busy, down, paused], [suspended])
+    (found,) = check_cluster.lost_findings([node("v0"), lost, busy, down, paused], [suspended])
     assert found.level == "problem" and "node v1: Slurm counts 2 v100" in found.what
     assert found.cure == "scontrol reconfigure"
 

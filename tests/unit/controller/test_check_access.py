@@ -12,9 +12,8 @@ from reachable import open_to_all
 from slurm_hadar.config import parse, schema
 from slurm_hadar.controller.checks.check import findings
 from slurm_hadar.controller.checks.check_access import access_findings, closed_folder
-from slurm_hadar.controller.checks.check_folders import folder_findings
+from slurm_hadar.controller.checks.check_folders import folder_findings, space_finding
 from slurm_hadar.controller.checks.controller_user import controller_user
-from slurm_hadar.controller.checks.state_disk import space_finding
 
 OTHER = pwd.getpwnam("daemon")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.profiling.declared_work import FORGOTTEN_DAYS, DeclaredWork
+from slurm_hadar.controller.profiling.users_work import FORGOTTEN_DAYS, DeclaredWork
 from slurm_hadar.controller.snapshot.assumed_work import assumed_work
 from slurm_hadar.controller.snapshot.work import JobWork
 from slurm_hadar.domain.declaration import Declaration

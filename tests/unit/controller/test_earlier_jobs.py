@@ -12,10 +12,10 @@ from hand_made import CONFIG, NOW, config, dictate, job, nodes, observation, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.journal.ended_jobs_table import EndedJob, EndedJobsTable
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.profiling import earlier_jobs
-from slurm_hadar.controller.profiling.earlier_jobs import EarlierJobsLearner
+from slurm_hadar.controller.journal.work_tables import EndedJob, EndedJobsTable
+from slurm_hadar.controller.profiling import users_work
+from slurm_hadar.controller.profiling.users_work import EarlierJobsLearner
 from slurm_hadar.controller.snapshot.assumed_work import LEAST_JOBS, conditional_median
 from slurm_hadar.controller.snapshot.work import explained
 from slurm_hadar.controller.tick import Controller, _Mode
@@ -211,8 +211,8 @@ def finished(number, **more):
 
 
 def test_only_so_many_are_kept_of_a_kind_of_a_user_and_of_all(store, monkeypatch):
-    monkeypatch.setattr(earlier_jobs, "MOST_OF_USER", 30)
-    monkeypatch.setattr(earlier_jobs, "MOST", 40)
+    monkeypatch.setattr(users_work, "MOST_OF_USER", 30)
+    monkeypatch.setattr(users_work, "MOST", 40)
     ended = [finished(number, uid=1000 + number % 2) for number in range(100)]
     ended += [finished(number, name=f"n{number}") for number in range(100, 200)]
     known = EarlierJobsLearner(store.connection)
@@ -222,7 +222,7 @@ def test_only_so_many_are_kept_of_a_kind_of_a_user_and_of_all(store, monkeypatch
         # The last ones.
         assert {int(row.job) for row in rows if row.uid == 1000} == set(range(170, 200))
         assert len(rows) == 40
-        assert all(len(one.gpu_s) <= earlier_jobs.MOST_ALIKE for one in known.of(NOW).values())
+        assert all(len(one.gpu_s) <= users_work.MOST_ALIKE for one in known.of(NOW).values())
     before = store.connection.total_changes
     known.learn(observation(ended), {one.id: 60.0 for one in ended})
     assert store.connection.total_changes == before

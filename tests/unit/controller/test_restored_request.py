@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from hand_made import NOW, as_cluster, config, decide, hinted, job, look, observation, running
 
-from slurm_hadar.controller.actuation import actions, job_updates, owner_changes
+from slurm_hadar.controller.actuation import actions, job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.restored_request import (
     fitting_list,
     restored,
     within_types,
 )
-from slurm_hadar.controller.actuation.running import chain_requeues
+from slurm_hadar.controller.actuation.running import chain_requeues, requeued_job
 from slurm_hadar.controller.overdue import widen
 from slurm_hadar.controller.presentation.job_explanation import undo
 from slurm_hadar.controller.retire import ordinary, requeue_text
@@ -141,7 +141,7 @@ def test_a_job_that_stops_waits_with_the_list_of_its_types():
 
 
 def test_a_job_whose_move_ended_keeps_its_types_though_its_request_cannot_be_read():
-    fields, _ = owner_changes.accepted_request(waiting(required_nodes=("v1",)), MOVED, {}, SITE)
+    fields, _ = requeued_job.accepted_request(waiting(required_nodes=("v1",)), MOVED, {}, SITE)
     assert fields == {}
 
 

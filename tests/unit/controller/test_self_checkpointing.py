@@ -20,7 +20,7 @@ from slurm_hadar.controller.actuation.repair import resume_saved
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.observation.dependents import dependents
+from slurm_hadar.controller.observation.waiting_on_others import dependents
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.movability import explained
 from slurm_hadar.domain.declaration import parse

@@ -11,7 +11,7 @@ import pytest
 from hand_made import CONFIG, NOW, job, observation, running
 
 from slurm_hadar.controller.journal.store import Store
-from slurm_hadar.controller.profiling.speeds import SpeedLearner
+from slurm_hadar.controller.learning import SpeedLearner
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.sources import job_rates
 from slurm_hadar.controller.snapshot.view_builder import take_snapshot

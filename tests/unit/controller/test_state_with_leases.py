@@ -10,7 +10,7 @@ from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store, make_private
 from slurm_hadar.controller.observation import steering_store
-from slurm_hadar.controller.profiling.declared_work import DeclaredWork
+from slurm_hadar.controller.profiling.users_work import DeclaredWork
 
 DUMP = Path(__file__).with_name("state_with_leases.sql").read_text()
 ASKED = [

@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from missing import needs_root
 
 from slurm_hadar.controller.journal import store_file
-from slurm_hadar.controller.journal.declared_work_tables import DeclaredWorkTables, LeastDeclared
-from slurm_hadar.controller.journal.ended_jobs_table import EndedJob, EndedJobsTable
 from slurm_hadar.controller.journal.entry import NOT_MEANT, NOT_STARTED, Decision
 from slurm_hadar.controller.journal.placement_tables import StayTable, StoredStay
 from slurm_hadar.controller.journal.store import VERSION, DamagedStateFile, Store, make_private
 from slurm_hadar.controller.journal.store_file import transaction
+from slurm_hadar.controller.journal.work_tables import (
+    DeclaredWorkTables,
+    EndedJob,
+    EndedJobsTable,
+    LeastDeclared,
+)
 from slurm_hadar.domain.errors import HadarError
 
 PLAIN = st.recursive(

@@ -2,8 +2,8 @@
 
 from hand_made import CONFIG, NOW, RATES, job, observation, request_of
 
+from slurm_hadar.controller.submit_plan.hypothetical_job import ID, Asked
 from slurm_hadar.controller.submit_plan.plan import Submission, _Question, _rows
-from slurm_hadar.controller.submit_plan.request import ID, Asked
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.expected_start import Start
 

@@ -25,9 +25,9 @@ from slurm_hadar.plugins import slurm_conf
 from slurm_hadar.profiles import cpu_table, gpu_sampling_files, table
 from slurm_hadar.simulator.idle import fragments, trainers
 from slurm_hadar.simulator.traces import csv_rows, open_trace
-from slurm_hadar.slurm import hosts, jobs, lists, output, records, topology, tres
+from slurm_hadar.slurm import hosts, jobs, lists, output, records, tres
 from slurm_hadar.slurm.commands import Commands
-from slurm_hadar.template_values import describe, from_arguments
+from slurm_hadar.templates import describe, from_arguments
 from slurm_hadar.tuning import conf, sacct_history, site
 
 SOON_S = 20.0
@@ -211,9 +211,9 @@ def test_partitions_and_switches_name_too_many_nodes(monkeypatch: pytest.MonkeyP
     with pytest.raises(SlurmError, match="more than 99 nodes in partitions, the limit"):
         records.partitions(text)
     switch = "SwitchName=r{} Level=0 Nodes=n[1-50]\n"
-    monkeypatch.setattr(topology, "_MOST_NAMED", 99)
+    monkeypatch.setattr(records, "_MOST_ON_LEAVES", 99)
     with pytest.raises(SlurmError, match="more than 99 nodes on leaf switches, the limit"):
-        topology.racks(switch.format(1) + switch.format(2))
+        records.racks(switch.format(1) + switch.format(2))
 
 
 def test_a_slurm_conf_and_a_file_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_template_values_have_their_limit() -> None:
         lambda: conf.parse("a" * 2_000_000, Path("/x/slurm.conf")),
         lambda: conf.parse("a9" * 1_000_000, Path("/x/slurm.conf")),
         lambda: slurm_conf.settings("a=" + " " * 2_000_000 + "x", Path("/x/slurm.conf")),
-        lambda: topology.racks("SwitchName=r1 " + "Level=0 " * 200_000),
+        lambda: records.racks("SwitchName=r1 " + "Level=0 " * 200_000),
         lambda: list(csv_rows.rows(",".join(map(str, range(300_000))) + "\n", "t", [])),
         lambda: records.nodes("NodeName=" + "A" * 2_000_000),
         lambda: tres.parse_gpus("(" * 60_000),

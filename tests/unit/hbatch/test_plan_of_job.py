@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from slurm_hadar import config
-from slurm_hadar.cli.plan_of_job_text import format_plan, print_json, print_text
+from slurm_hadar.cli.plan_of_job import format_plan, print_json, print_text
 from slurm_hadar.cli.sbatch_arguments import read_argv
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.snapshot.resource_request import resource_request
-from slurm_hadar.controller.submit_plan.hypothetical_job import copy_of_store
+from slurm_hadar.controller.submit_plan.hypothetical_job import (
+    Asked,
+    copy_of_store,
+    count_option,
+    job_of,
+)
 from slurm_hadar.controller.submit_plan.plan import PlanRow, SubmitPlan, counts_shown
-from slurm_hadar.controller.submit_plan.request import Asked, count_option, job_of
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED
 from slurm_hadar.domain.node import Partition

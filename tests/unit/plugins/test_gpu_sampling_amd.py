@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from slurm_hadar.profiles import gpu_sampling_drivers, gpu_sampling_nvml
+from slurm_hadar.profiles import gpu_sampling_nvml, gpu_sampling_watch
 from slurm_hadar.profiles.gpu_sampling import NoGpuDriver, SampledGpu, chosen
 from slurm_hadar.profiles.gpu_sampling_amd import AmdSmi, NoAmdSmi
 from slurm_hadar.profiles.gpu_sampling_watch import SamplingThread
@@ -137,7 +137,7 @@ def test_what_is_missing_is_said(driver, monkeypatch, capsys):
     with pytest.raises(NoAmdSmi, match="no amdgpu; this machine has no AMD driver"):
         AmdSmi()
     with pytest.raises(NoGpuDriver, match="nvidia-ml-py is not installed; amdsmi does not start"):
-        gpu_sampling_drivers.open_gpus()
+        gpu_sampling_watch.open_gpus()
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     with pytest.raises(NoAmdSmi, match="amdsmi of ROCm is not installed"):
         AmdSmi()
@@ -154,7 +154,7 @@ def test_a_package_without_its_library_prints_nothing(driver, monkeypatch, tmp_p
 
 
 def test_the_driver_that_has_gpus_is_taken(driver, monkeypatch):
-    reader = gpu_sampling_drivers.open_gpus()
+    reader = gpu_sampling_watch.open_gpus()
     assert isinstance(reader, AmdSmi)
     with SamplingThread(reader, reader.gpus(), interval_s=0.01) as watch:
         time.sleep(0.05)
@@ -172,7 +172,7 @@ def test_the_driver_that_has_gpus_is_taken(driver, monkeypatch):
 
     # A node whose NVIDIA driver is there and has no GPU.
     monkeypatch.setattr(gpu_sampling_nvml, "Nvml", Empty)
-    assert isinstance(gpu_sampling_drivers.open_gpus(), AmdSmi) and Empty.closed
+    assert isinstance(gpu_sampling_watch.open_gpus(), AmdSmi) and Empty.closed
     driver.handles = []
     with pytest.raises(NoGpuDriver, match="Empty shows no GPU; AmdSmi shows no GPU"):
-        gpu_sampling_drivers.open_gpus()
+        gpu_sampling_watch.open_gpus()

@@ -14,7 +14,7 @@ from lua_room import library
 from slurm_hadar import config
 from slurm_hadar.domain.declaration import KEYS
 from slurm_hadar.domain.errors import HadarError, UsageError
-from slurm_hadar.plugins import changes, install_lua, lua_files, programs, slurm_conf, spank
+from slurm_hadar.plugins import changes, install_lua, programs, slurm_conf
 from slurm_hadar.plugins.install import PLUGINS, InstallRequest, planned, removal
 from slurm_hadar.plugins.site_lua import SlurmFacts, quoted, site_lua
 
@@ -50,7 +50,7 @@ return slurm.SUCCESS -- the end
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A folder with a slurm.conf; compiling is another test's."""
-    monkeypatch.setattr(spank, "build", lambda include=None: b"\x7fELF\0")
+    monkeypatch.setattr(programs, "build_spank", lambda include=None: b"\x7fELF\0")
     monkeypatch.setattr(install_lua, "_PLUGIN_FOLDERS", ())
     monkeypatch.setattr(programs, "others_may_change", lambda python: None)
     folder = tmp_path / "etc"
@@ -141,7 +141,7 @@ def test_what_a_site_has_stays_and_what_it_adds_later_too(site):
     assert values(site)["clifilterplugins"] == "user_defaults,lua"
     text = (site / "job_submit.lua").read_text()
     assert text.splitlines()[-1] == "return slurm.SUCCESS -- the end"
-    assert text.splitlines()[-2].endswith(lua_files.MARK)
+    assert text.splitlines()[-2].endswith(install_lua.MARK)
     with (site / "slurm.conf").open("a") as stream:
         stream.write("KillWait=9\n")
     do(removal(site / "slurm.conf"))
@@ -190,7 +190,7 @@ def test_a_script_that_slurm_does_not_load_does_not_come_into_force(site):
 
 
 def test_without_any_lua_a_sites_own_script_is_not_touched(site, monkeypatch):
-    monkeypatch.setattr(lua_files, "mistake", lambda text: None)
+    monkeypatch.setattr(install_lua, "mistake", lambda text: None)
     (site / "slurm.conf").write_text(CONF + LOADED)
     (site / "job_submit.lua").write_text(THEIRS)
     plan = add(site)
@@ -213,9 +213,9 @@ def test_slurm_without_its_lua_plugin_gets_no_line_that_stops_it(site, tmp_path)
 
 def test_without_a_compiler_all_else_is_added(site, monkeypatch):
     def no(include=None):
-        raise spank.NotBuilt("there is no C compiler on PATH")
+        raise programs.NotBuilt("there is no C compiler on PATH")
 
-    monkeypatch.setattr(spank, "build", no)
+    monkeypatch.setattr(programs, "build_spank", no)
     plan = add(site)
     assert plan.by_hand == [
         "spank: there is no C compiler on PATH; left out, all else works without"
@@ -408,14 +408,14 @@ def test_default_is_the_name_of_no_partition(site):
 
 
 def test_the_options_of_spank_are_the_keys_of_the_declaration():
-    source = Path(spank.__file__).parent / "c" / "hadar.c"
+    source = Path(programs.__file__).parent / "c" / "hadar.c"
     names = re.findall(r'"hadar-([a-z-]+)"', source.read_text())
     assert sorted(name.replace("-", "_") for name in names) == sorted(KEYS)
 
 
 def test_it_is_said_where_others_could_put_code_into_every_users_jobs(site, tmp_path, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(spank, "build", lambda include=None: b"\x7fELF\0")
+    monkeypatch.setattr(programs, "build_spank", lambda include=None: b"\x7fELF\0")
     python = tmp_path / "open" / "python"
     python.parent.mkdir()
     python.touch()
@@ -447,14 +447,14 @@ def test_a_program_is_shell_and_ends_with_0_whatever_is_wrong(tmp_path, name):
 def test_a_compiler_that_fails_is_no_missing_one(tmp_path, monkeypatch):
     """Tests skip without a compiler; source that does not compile must not pass for that."""
     headers = tmp_path / "include"
-    with pytest.raises(spank.Missing, match="is in none of"):
-        spank.build(headers)
+    with pytest.raises(programs.Missing, match="is in none of"):
+        programs.build_spank(headers)
     (headers / "slurm").mkdir(parents=True)
     (headers / "slurm" / "spank.h").write_text("#error not a header of Slurm's\n")
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\necho wrong source >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
-    with pytest.raises(spank.NotBuilt, match="wrong source") as caught:
-        spank.build(headers)
-    assert not isinstance(caught.value, spank.Missing)
+    with pytest.raises(programs.NotBuilt, match="wrong source") as caught:
+        programs.build_spank(headers)
+    assert not isinstance(caught.value, programs.Missing)

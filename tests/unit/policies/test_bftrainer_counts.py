@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar.solvers.node_counts import (
+    CountLimits,
     Taker,
+    TypedDemand,
     best_chunks,
     best_counts,
     best_counts_capped,
     best_values,
+    typed_counts,
 )
-from slurm_hadar.solvers.typed_counts import CountLimits, TypedDemand, typed_counts
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.centre import centre
-from slurm_hadar.solvers.shares import max_min_shares, max_total_shares
+from slurm_hadar.solvers.shares import centre, max_min_shares, max_total_shares
 
 Problem = tuple[np.ndarray, np.ndarray, np.ndarray]
 

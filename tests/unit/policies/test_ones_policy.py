@@ -15,8 +15,8 @@ from slurm_hadar.domain.traits import BatchTrait
 from slurm_hadar.domain.view import View
 from slurm_hadar.policies import get
 from slurm_hadar.policies.batches import best_batches, goodput_of, with_batches
-from slurm_hadar.policies.ones import decide
 from slurm_hadar.policies.ones.limits import limits_of
+from slurm_hadar.policies.ones.policy import decide
 from slurm_hadar.policies.ones.progress import beta_of, factors
 from slurm_hadar.testing import applied, crowd, jobs_of, nodes_of, places, view_of
 from slurm_hadar.testing import check_plan as check

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.exchange.progress import FASTEST, SLOWEST
-from slurm_hadar.profiles.bounded_shift import RATIO_MOST
 from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.measured_correction import RATIO_MOST
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.profiles.user_corrections import OTHERS_MOST
 

@@ -13,7 +13,7 @@ import pytest
 from missing import missing
 from synthetic_runs import run as synthetic_run
 
-from slurm_hadar.reports import idle, simulation, timeline, tuning, usage
+from slurm_hadar.reports import simulation, timeline, tuning, usage
 from slurm_hadar.reports.run import JobTimes, TimelineSegment
 from slurm_hadar.reports.simulation import Simulated
 from slurm_hadar.reports.usage import AccountUse, GroupUse, UsageReport
@@ -61,7 +61,7 @@ class Replayed:
         self.done_by_slice = {hour: 3e6 * (100 if hour == 30 else 1) for hour in range(216)}
 
     def summary(self):
-        return {key: 1 if "{:,}" in form else 0.5 for key, _, form in idle._COLUMNS}
+        return {key: 1 if "{:,}" in form else 0.5 for key, _, form in simulation._IDLE_COLUMNS}
 
 
 def simulated(policy, tail_h=400.0):
@@ -105,7 +105,7 @@ def tuned():
 PAGES = {
     "demo": lambda: timeline.page([with_tail("as submitted"), with_tail(LONG)], "A demo", [LONG]),
     "simulate": lambda: simulation.page([simulated("hadar"), simulated(LONG)], LONG, [LONG]),
-    "idle": lambda: idle.page([Replayed(), Replayed()], "idle nodes"),
+    "idle": lambda: simulation.idle_page([Replayed(), Replayed()], "idle nodes"),
     "tune": lambda: tuning.page(tuned()),
     "report": lambda: usage.page(
         UsageReport(1e9, 1.1e9, [account("phys"), account(LONG, 1.0)], account("all"), 400.0,

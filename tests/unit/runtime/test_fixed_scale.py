@@ -11,8 +11,7 @@ import torch
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import Training, check_lineage, checkpoint, lineage
-from slurm_hadar.runtime.fixed_scale import FixedScale
-from slurm_hadar.runtime.fixed_scale_tracker import _without
+from slurm_hadar.runtime.fixed_scale import FixedScale, _without
 
 N, BATCH, TASKS = 90, 28, 7
 LAUNCHER = Path(sys.executable).with_name("mpiexec")

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import found_files, scalar_files
 from slurm_hadar.runtime.found_files import TooMuch
-from slurm_hadar.runtime.log_progress import LogProgress
 from slurm_hadar.runtime.scalar_files import EventFile, NoSuchFile, ScalarFileProgress, WandbFile
-from slurm_hadar.runtime.watch import progress_of
+from slurm_hadar.runtime.watch import LogProgress, progress_of
 
 WANDB = """
 import wandb

@@ -13,9 +13,8 @@ from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.exchange.progress import read_progress
 from slurm_hadar.runtime import found_files
 from slurm_hadar.runtime.found_files import TooMuch
-from slurm_hadar.runtime.log_progress import LinePattern, LogProgress
 from slurm_hadar.runtime.scalar_files import ScalarFileProgress
-from slurm_hadar.runtime.watch import Newest, path_of, watch
+from slurm_hadar.runtime.watch import LinePattern, LogProgress, Newest, path_of, watch
 
 T0 = 1_000_000.0
 

@@ -6,10 +6,10 @@ import pytest
 from slurm_hadar import config
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.sandbox import conf, places, pretend_devices
+from slurm_hadar.sandbox.conf import site_toml
 from slurm_hadar.sandbox.layout import DEFAULT, Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.options import SandboxOptions, Settings, SlurmTimes
 from slurm_hadar.sandbox.places import SandboxPaths
-from slurm_hadar.sandbox.site import site_toml
 
 PLACES = SandboxPaths(Path("/box"), Path("/box/run"))
 MIXED = Layout(

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.policies.bftrainer.records import Trainer
-from slurm_hadar.simulator.idle.fragments import Fragments
-from slurm_hadar.simulator.idle.generate import generate, statistics
+from slurm_hadar.simulator.idle.fragments import Fragments, generate, statistics
 from slurm_hadar.simulator.idle.replay import IdleTerms, policy_names, replay
 from slurm_hadar.simulator.idle.trainers import TrainerWork, TrainerWorkload, curve
 

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from slurm_hadar.cli.main import app
 from slurm_hadar.domain.errors import UsageError
-from slurm_hadar.simulator.idle.fragments import read_fragments, write_fragments
-from slurm_hadar.simulator.idle.generate import generate
+from slurm_hadar.simulator.idle.fragments import generate, read_fragments, write_fragments
 from slurm_hadar.simulator.idle.trainers import read_trainers
 
 HEADER = "node,idle_start_s,idle_end_s,censored\n"

@@ -8,7 +8,7 @@ from pretend import machines, work
 
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import FloatArray, State, View
-from slurm_hadar.profiles.bounded_shift import RATIO_MOST
+from slurm_hadar.profiles.measured_correction import RATIO_MOST
 from slurm_hadar.simulator.costs import Costs
 from slurm_hadar.simulator.estimates import Estimates
 from slurm_hadar.simulator.queue.engine import simulate

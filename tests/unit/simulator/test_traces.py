@@ -152,7 +152,7 @@ def test_what_is_shipped_can_be_read(name: str) -> None:
 
 
 def test_our_own_trace_is_what_its_command_makes() -> None:
-    from slurm_hadar.simulator.traces.reader import _FOLDER
+    from slurm_hadar.simulator.traces import _FOLDER
 
     assert (_FOLDER / "mixed_60.csv").read_text() == make_trace.text(60, 1, 900.0, 1500.0)
     assert make_trace.text(20, 2) != make_trace.text(20, 3)

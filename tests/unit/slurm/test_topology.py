@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.domain.errors import SlurmError
-from slurm_hadar.slurm.topology import racks
+from slurm_hadar.slurm.records import racks
 
 TREE = (
     "SwitchName=r1 Level=0 LinkSpeed=1 Nodes=a[1-2]\n"

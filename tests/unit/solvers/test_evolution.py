@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.evolution import Effort, SearchProblem, evolve
-from slurm_hadar.solvers.evolution_fill import fill
-from slurm_hadar.solvers.evolution_operators import crossover, gpus_of_jobs, jobs_of_gpus, mutate
+from slurm_hadar.solvers.evolution import (
+    Effort,
+    SearchProblem,
+    crossover,
+    evolve,
+    fill,
+    gpus_of_jobs,
+    jobs_of_gpus,
+    mutate,
+)
 from slurm_hadar.solvers.evolution_space import Candidates, Space, used
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.gang_places import places
-from slurm_hadar.solvers.share_choice import choose
+from slurm_hadar.solvers.synergy_programmes import choose, places
 
 
 @given(

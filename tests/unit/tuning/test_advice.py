@@ -12,9 +12,8 @@ from slurm_hadar.domain.node import Node
 from slurm_hadar.profiles.cpu_table import CpuTable, shipped
 from slurm_hadar.tuning import (
     advice_cpus,
-    advice_names,
     advice_partitions,
-    advice_times,
+    advice_settings,
     advice_types,
     conf,
     site,
@@ -38,18 +37,18 @@ def lines(rule, on: Study) -> list[str]:
 
 
 def test_kill_wait_leaves_time_to_save_and_no_more() -> None:
-    assert lines(advice_times.kill_wait, study()) == []
-    assert lines(advice_times.kill_wait, study("KillWait=10\n")) == ["KillWait=30"]
-    assert lines(advice_times.kill_wait, study("KillWait=30\n", save_s=40.0)) == ["KillWait=80"]
-    assert lines(advice_times.kill_wait, study("KillWait=600\n", save_s=40.0)) == ["KillWait=80"]
+    assert lines(advice_settings.kill_wait, study()) == []
+    assert lines(advice_settings.kill_wait, study("KillWait=10\n")) == ["KillWait=30"]
+    assert lines(advice_settings.kill_wait, study("KillWait=30\n", save_s=40.0)) == ["KillWait=80"]
+    assert lines(advice_settings.kill_wait, study("KillWait=600\n", save_s=40.0)) == ["KillWait=80"]
     quiet = study("KillWait=100\n", save_s=40.0)
-    assert lines(advice_times.kill_wait, quiet) == []
+    assert lines(advice_settings.kill_wait, quiet) == []
     assert quiet.fine == ["KillWait: 100 s leaves twice the 40 s that a checkpoint takes"]
 
 
 def test_cred_expire_keeps_what_else_stands_there() -> None:
-    assert lines(advice_times.cred_expire, study()) == []
-    found = lines(advice_times.cred_expire, study("AuthInfo=socket=/run/m,cred_expire=5\n"))
+    assert lines(advice_settings.cred_expire, study()) == []
+    found = lines(advice_settings.cred_expire, study("AuthInfo=socket=/run/m,cred_expire=5\n"))
     assert found == ["AuthInfo=cred_expire=120,socket=/run/m"]
 
 
@@ -58,16 +57,16 @@ def test_features_are_added_to_those_that_are_there() -> None:
         "NodeName=DEFAULT Feature=fast\nNodeName=a[1-2] Gres=gpu:t4:2 CPUs=8\n"
         "NodeName=b1 Gres=gpu:a100:4 Feature=big,a100\nNodeName=c1 CPUs=8\n"
     )
-    found = lines(advice_names.features, study(text))
+    found = lines(advice_settings.features, study(text))
     assert found == ["NodeName=a[1-2] Gres=gpu:t4:2 CPUs=8 Features=fast,t4"]
     renamed = study(text, '[gpu_types.t4]\nfeature = "fast"\n')
-    assert lines(advice_names.features, renamed) == []
+    assert lines(advice_settings.features, renamed) == []
 
 
 def test_without_slurm_conf_the_keys_alone_are_reported_and_on_which_nodes() -> None:
     nodes = tuple(Node(f"a{n}", {"t4": 2}) for n in (1, 2, 3))
     on = Study(site.SlurmSite(nodes, (), {"killwait": "30 sec"}, None, ("Slurm",)))
-    (one,) = advice_names.features(on)
+    (one,) = advice_settings.features(on)
     (line,) = on.draft.lines(one.refs)
     assert (line.text, line.where, line.whole) == (
         "Features=t4", "on the NodeName line of a[1-3]", False,
@@ -75,13 +74,13 @@ def test_without_slurm_conf_the_keys_alone_are_reported_and_on_which_nodes() -> 
 
 
 def test_gpus_are_accounted_for_by_type() -> None:
-    assert lines(advice_names.accounting, study()) == []
+    assert lines(advice_settings.accounting, study()) == []
     text = made_history.CONF.replace("gres/gpu,gres/gpu:v100,gres/gpu:k80", "gres/gpu,license/x")
-    assert lines(advice_names.accounting, study(text)) == [
+    assert lines(advice_settings.accounting, study(text)) == [
         "AccountingStorageTRES=gres/gpu,license/x,gres/gpu:v100,gres/gpu:k80"
     ]
     none = text.replace("accounting_storage/slurmdbd", "accounting_storage/none")
-    assert lines(advice_names.accounting, study(none)) == []
+    assert lines(advice_settings.accounting, study(none)) == []
 
 
 ONE = (

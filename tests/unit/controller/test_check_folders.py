@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.checks.state_disk import disk_finding
+from slurm_hadar.controller.checks.check_folders import disk_finding
 
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 22 0:30 / /home rw - nfs4 server:/home rw,vers=4.2

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.solvers.hare_list import Rule, alpha, list_schedule
-from slurm_hadar.solvers.hare_relaxation import Relaxed, RoundJobs, paper_order, relax
+from slurm_hadar.solvers.hare import (
+    Relaxed,
+    RoundJobs,
+    Rule,
+    alpha,
+    list_schedule,
+    paper_order,
+    relax,
+)
 
 _QUICK = settings(max_examples=30, deadline=None)
 

@@ -6,7 +6,7 @@ import pytest
 from hand_made import node
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.checks.check_partitions import association_findings, partition_findings
+from slurm_hadar.controller.checks.check_cluster import association_findings, partition_findings
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.limits import AccountLimits
 
