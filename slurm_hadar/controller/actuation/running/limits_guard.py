@@ -19,13 +19,18 @@ from math import inf
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Action
+from slurm_hadar.controller.actuation.running.resources_after import (
+    Amounts,
+    amount_after,
+    amount_of_a_node,
+    partitions_after,
+)
 from slurm_hadar.controller.observation.accounting_limits import AccountingLimits
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observation.partition_access import (
     hangs_on_accounts_above,
     takes_account,
 )
-from slurm_hadar.controller.snapshot.bills import weights
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.node import Partition
@@ -43,12 +48,6 @@ _ROUNDING = 2.0
 """Slurm shows whole minutes, used ones and running ones apart, both rounded down."""
 _SOON_S = 600.0
 """A waiting job whose begin time is no farther off may start while ours is requeued."""
-_CPUS = frozenset({"CPUsPerTask", "MinCPUsNode", "MinMemoryNode", "MinMemoryCPU"})
-_SIZE = _CPUS | {"TresPerNode", "TresPerJob", "NumNodes", "NumTasks", "NumCPUs"}
-"""Fields of an update after which a job has other resources than before."""
-
-Amounts = Mapping[str, float]
-"""Resource -> amount, memory in MB."""
 
 
 @dataclass
@@ -197,7 +196,7 @@ class _Known:
         has = self._use.get(job.raw_id)
         if has is None:
             return "Slurm does not show what it has", 0.0
-        then = self._then(limit.tres, action, has)
+        then = amount_after(limit.tres, action, has, self._seen)
         if limit.name == LEAST:
             return (why if then < limit.limit else ""), 0.0
         if not then:
@@ -207,18 +206,10 @@ class _Known:
             more = then - (has.get(limit.tres, 0.0) if counted else 0.0)
             return (why if limit.used + more + taken > limit.limit else ""), more
         if limit.name == NODE:
-            return (why if self._of_a_node(limit.tres, action, then) > limit.limit else ""), 0.0
+            then = amount_of_a_node(limit.tres, action, then)
         if limit.name == MINUTES:
             then *= minutes
         return (why if then > limit.limit else ""), 0.0
-
-    def _of_a_node(self, tres: str, action: Action, then: float) -> float:
-        """What it has of a resource on one node after the action, at most."""
-        placement = action.placement
-        if placement is not None and placement.nodes and tres == "gres/gpu":
-            return float(max(sum(gpus.values()) for gpus in placement.nodes.values()))
-        nodes = (len(placement.nodes) or placement.copies) if placement is not None else 0
-        return then / max(1, nodes or action.job.node_count)
 
     def _sizes(self, job: Job, name: str) -> Sequence[SizeLimit]:
         """Those that bind it in a partition."""
@@ -252,7 +243,7 @@ class _Known:
                 continue
             here = self._binding(job, job.partitions) if binding else []
             for limit in binding:
-                then = {limit.tres: self._then(limit.tres, action, has)}
+                then = {limit.tres: amount_after(limit.tres, action, has, self._seen)}
                 # Of a QOS of a partition that it would come to it holds nothing yet.
                 needs[limit] = self._more(limit, job, has if limit in here else {}, then)
                 left = limit.limit - limit.taken - _ROUNDING - taken.get(limit, 0.0)
@@ -277,7 +268,7 @@ class _Known:
 
     def _both(self, action: Action) -> tuple[str, ...]:
         """The partitions in which it is now and those in which it may be then."""
-        return (*action.job.partitions, *_names(action))
+        return (*action.job.partitions, *partitions_after(action))
 
     def _qos(self, job: Job, partitions: Sequence[str]) -> tuple[str, ...]:
         own = (self._seen.partitions[p].qos for p in partitions if p in self._seen.partitions)
@@ -370,61 +361,8 @@ class _Known:
             return 1.0
         return use.get(tres, use.get("gres/gpu", 0.0) if tres.startswith("gres/gpu:") else 0.0)
 
-    def _then(self, tres: str, action: Action, has: Amounts) -> float:
-        """What the job has of a resource after the action, at most; inf: that is not known."""
-        job, placement = action.job, action.placement
-        kinds: Mapping[str, int] = {}
-        if job.whole_nodes and (placement is None or tres in ("cpu", "mem", "billing")):
-            # Other nodes may have more of them, and it gets all.
-            return inf
-        if placement is None:
-            if _SIZE & action.fields.keys():
-                return inf
-            gpus, ratio = float(job.gpu_count), 1.0
-        else:
-            gpus, kinds = float(placement.gpu_count), placement.gpus
-            nodes = len(placement.nodes) or placement.copies
-            ratio = max(1.0, gpus / max(1, job.gpu_count), nodes / max(1, job.node_count))
-        if tres == "gres/gpu":
-            return gpus
-        if tres.startswith("gres/gpu:"):
-            kind = tres.partition(":")[2].lower()
-            of_kind = sum(count for name, count in kinds.items() if name.lower() == kind)
-            return float(of_kind) if placement else gpus
-        if tres in ("cpu", "mem", "billing") and _CPUS & action.fields.keys():
-            return inf
-        if tres == "cpu":
-            most = action.fields.get("NumCPUs", "").rpartition("-")[2]
-            return max(ratio * has.get(tres, 0.0), float(most) if most.isdecimal() else 0.0)
-        if tres == "billing":
-            return self._billed(action, has, ratio)
-        return ratio * has.get(tres, 0.0)
-
-    def _billed(self, action: Action, has: Amounts, ratio: float) -> float:
-        """By the weights of the partitions that it may go to, at most."""
-        here = self._weights(action.job.partitions)
-        there = self._weights(_names(action))
-        if ratio == 1.0 and len(here) == 1 and here == there:
-            return has.get("billing", 0.0)
-        bills = [0.0]
-        for text in there:
-            prices = weights(text) if text else {"cpu": 1.0}
-            parts = {k: price * self._then(k, action, has) for k, price in prices.items()}
-            bills.append(self._seen.billing_rule.bill(parts))
-        return max(bills)
-
-    def _weights(self, partitions: Sequence[str]) -> set[str]:
-        known = self._seen.partitions
-        return {known[name].billing for name in partitions if name in known}
-
-
-def _names(action: Action) -> tuple[str, ...]:
-    """The partitions of the job when it is requeued."""
-    asked = action.fields.get("Partition", "")
-    return tuple(asked.split(",")) if asked else action.job.partitions
-
 
 def _partitions(action: Action, seen: Observation) -> list[Partition]:
     """Those in which it is now and those in which it may be then."""
-    names = dict.fromkeys((*action.job.partitions, *_names(action)))
+    names = dict.fromkeys((*action.job.partitions, *partitions_after(action)))
     return [seen.partitions[name] for name in names if name in seen.partitions]
