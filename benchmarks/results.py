@@ -146,18 +146,15 @@ SECTIONS = (
         "where it decides the order itself. One run; means over three are in [the "
         "decision](decisions/default-policy.md), with hadar's. Aims: 86% of it, and no "
         "distribution of ends worse than that of plain Slurm against itself (the row plain). "
-        "With all jobs managed exchange all reaches the first, exchange association, which new "
-        "sites get, 77%, and both meet the second at p50, p95, most and the share of late jobs."
-        " With unmanaged jobs beside them the first is missed: at 30% and 70% 46% and 20% with "
-        "exchange association. Managed jobs meet the second there; unmanaged ones end sooner at"
-        " p95 at 30% (16 h, against 20 h) and later at 70% (34 h, against 19 h), and later at "
-        "most, 317 and 413 h, against 70 and 279 h; as many or fewer of them are late. In the "
-        "rows with unmanaged jobs (plain, typed apart) makespans above 500 h are each one "
-        "unmanaged job that names no type and that Slurm starts on K80s; which one differs from"
-        " row to row, and moves the means by hours. The table is older than the [rule for "
-        "moves](decisions/moves-beside-a-queue.md) that the simulator has of the controller: "
-        "with it exchange all misses the first aim too. It has 80% and exchange association 72%"
-        " of the gain with all jobs managed, 56% and 50% with 30% unmanaged ones.",
+        "The first is missed: with all jobs managed exchange association, which new sites get, "
+        "has 72%, exchange all 80%, and preempt all, which stops running jobs besides, 84%. "
+        "With 30% and 70% unmanaged jobs exchange association has 50% and 14%. With it managed "
+        "jobs meet the second in all three parts at p50, p95, most and the share of late jobs, "
+        "and unmanaged ones at 30%. At 70% these end later at p95 (22 h, against 19 h) and at "
+        "most (518 h, against 279 h); fewer are late. In the rows with unmanaged jobs (plain, "
+        "typed apart) makespans above 500 h are each one unmanaged job that names no type and "
+        "that Slurm starts on K80s; which one differs from row to row, and moves the means by "
+        "hours.",
         "python -m benchmarks.queue_order --policy timetable",
     ),
     Section(
@@ -178,24 +175,19 @@ SECTIONS = (
         "queue_480",
         "Within Slurm's queue, 480 jobs at once",
         "trace_480, all jobs managed. Aims: 75% of the gain, and a makespan within 10% of that "
-        "of the policy's own order. Both are missed: 58% with exchange association and 71% with"
-        " exchange all, whose makespan is 320 h beside 270 h. Moves without an exchange add "
-        "nothing to hints. Fewer jobs are late than under plain Slurm against itself; those "
-        "that are, with exchanges, by more at p95 (49 and 52 h, against 34 h). The table is "
-        "older than the [rule for moves](decisions/moves-beside-a-queue.md) that the simulator "
-        "has of the controller: with it moves have 39%, exchange association 57% and exchange "
-        "all 71%, with makespans of 373, 399 and 341 h.",
+        "of the policy's own order. Both are missed: 57% with exchange association and 71% with "
+        "exchange all, whose makespan is 341 h beside 270 h. Moves without an exchange add 2 "
+        "points to hints. Fewer jobs are late than under plain Slurm against itself; those that "
+        "are, with exchanges, by more at p95 (66 and 47 h, against 34 h).",
         "python -m benchmarks.queue_order --policy timetable --trace trace_480 --unmanaged 0 "
         '--rows "plain,hints,moves,exchange association,exchange all,the policy\'s order"',
     ),
     Section(
         "queue_wait",
         "Within Slurm's queue, jobs that wait for a type",
-        "The loaded trace, all jobs managed, with `queue.max_wait_s` of 1,000 h. Beside moves, "
-        "waiting adds 6 points with exchange association and takes 5 with exchange all, which "
-        "is about the [noise](decisions/no-rescue.md) of one run. The table is older than the "
-        "[rule for moves](decisions/moves-beside-a-queue.md) that the simulator has of the "
-        "controller.",
+        "The loaded trace, all jobs managed, with `queue.max_wait_s` of 1,000 h. Waiting adds 9 "
+        "points to exchange association and 4 to exchange all, which is about the "
+        "[noise](decisions/no-rescue.md) of one run.",
         "python -m benchmarks.queue_order --policy timetable --unmanaged 0 --wait 1000 "
         '--rows "exchange association,exchange all"',
     ),
@@ -204,13 +196,12 @@ SECTIONS = (
         "Within Slurm's queue, with wrong estimates",
         "The policy's speeds are off by 20%, and half of the jobs declare twice or half their "
         "work. Aim: as above, 86% and no distribution of ends worse than the row plain. The "
-        "first is missed: with all jobs managed exchange association has 78%, exchange all and "
-        "preempt 79%, with 30% unmanaged jobs 57 to 60%. The second holds at 0% in each row "
-        "that steers. With 30% unmanaged jobs these end no later at p95 with either exchange, "
-        "later with hints, moves and preempt (29 to 70 h, against 20 h), and later at most in "
-        "each row; more of them are late with hints and moves. The table is older than the "
-        "[rule for moves](decisions/moves-beside-a-queue.md) that the simulator has of the "
-        "controller.",
+        "first is missed: with all jobs managed exchange association has 61%, exchange all 76% "
+        "and preempt 80%, with 30% unmanaged jobs 50 to 59%. The second holds at 0% in each row "
+        "that steers, and for managed jobs at 30% except with hints (30% late, against 26%). "
+        "Unmanaged ones end no later at p95 with exchange association (18 h, against 20 h), "
+        "later in the other rows (23 to 70 h), and later at most in each row; more of them are "
+        "late with hints, moves and exchange all.",
         "python -m benchmarks.queue_order --policy timetable --wrong --unmanaged 0,0.3 --rows "
         '"plain,hints,moves,'
         "exchange association,exchange all,preempt association,the policy's order\"",
