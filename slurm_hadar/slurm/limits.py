@@ -17,7 +17,7 @@ _CELLS = (*_MINUTES, "GrpTRES", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
 _OF_EACH = ("MaxTRESRunMinsPU", "MaxTRESRunMinsPA")
 _AGING = ("GrpJobsAccrue", "MaxJobsAccrue")
 _AGING_OF_QOS = ("GrpJobsAccrue", "MaxJobsAccruePU", "MaxJobsAccruePA")
-ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", *_CELLS, *_AGING)
+ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", "QOS", *_CELLS, *_AGING)
 """Columns of ``sacctmgr show assoc``."""
 QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA", "Flags", *_AGING_OF_QOS)
 """Columns of ``sacctmgr show qos``."""
@@ -46,6 +46,8 @@ class AccountLimits:
     partitions: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """(account, user) -> the partitions with an association of their own, whose limits hold for
     jobs that ask for this partition only."""
+    qos_of: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """(account, user) -> the QOS that this user may use there."""
     aging: bool = False
     """Whether any of them limits how many waiting jobs gain age."""
 
@@ -76,10 +78,13 @@ def parse(associations: str, qos: str) -> AccountLimits:
     accounts, users, parents = set[str](), set[tuple[str, str]](), {}
     aging = False
     own = dict[tuple[str, str], set[str]]()
-    for account, user, partition, parent, *cells in _rows(associations, len(ASSOCIATIONS)):
+    may_use = dict[tuple[str, str], set[str]]()
+    for account, user, partition, parent, usable, *cells in _rows(associations, len(ASSOCIATIONS)):
         aging |= any(cells[-len(_AGING) :])
         if not user and parent:
             parents[account] = parent
+        if user and usable:
+            may_use.setdefault((account, user), set()).update(usable.split(","))
         if user and partition:
             own.setdefault((account, user), set()).add(partition)
         if not any(map(_LIMITED.search, cells)):
@@ -110,6 +115,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
         factors=factors,
         partitions={who: frozenset(names) for who, names in own.items()},
         over_partitions=frozenset(over),
+        qos_of={who: frozenset(names) for who, names in may_use.items()},
         aging=aging,
     )
 

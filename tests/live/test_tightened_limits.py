@@ -35,8 +35,8 @@ def partition(site, *words, names=PARTITIONS):
         site.box.run("scontrol", "update", f"PartitionName={name}", *words)
 
 
-def limit(site, whose, setting):
-    site.admin("sacctmgr", "-i", "modify", *whose, "set", setting)
+def limit(site, whose, settings):
+    site.admin("sacctmgr", "-i", "modify", *whose, "set", *settings.split())
 
 
 @pytest.fixture
@@ -105,6 +105,14 @@ def test_a_job_stays_that_limits_would_keep_waiting(site, hers):
     # Of these the QOS's counts.
     limit(site, HERS, "MaxWall=5")
     limit(site, QOS, "MaxWall=600")
+    moves(site, hers)
+
+
+def test_a_job_stays_whose_owner_lost_its_qos(site, hers):
+    site.admin("sacctmgr", "-i", "add", "qos", "other")
+    limit(site, HERS, "qos=other defaultqos=other")
+    stays(site, hers, "its user may not use QOS normal any more")
+    limit(site, HERS, "qos=normal defaultqos=normal")
     moves(site, hers)
 
 

@@ -103,7 +103,7 @@ class AccountingLimits:
         may choose another."""
         self.requeue_delay_s = inf
         """See :func:`slurm_hadar.slurm.times.requeue_delay_s`; inf while that is not known."""
-        self._enforced = self._associated = False
+        self._enforced = self._associated = self._checks_qos = False
         self.has_database = False
         """Whether accounts may have others above them."""
         self._limits: AccountLimits | None = None
@@ -153,6 +153,7 @@ class AccountingLimits:
         self.has_database = settings.get("AccountingStorageType", "").endswith("slurmdbd")
         self._enforced = any(word in said for word in ("limits", "safe", "all"))
         self._associated = enforces_associations(said)
+        self._checks_qos = not {"qos", "all"}.isdisjoint(said.split(","))
         self._cluster_name = settings.get("ClusterName", "")
         self._until = now + _ASK_AGAIN_S
 
@@ -216,6 +217,13 @@ class AccountingLimits:
         if self._limits is None:
             raise SlurmError("the accounting database does not answer", retry=True)
         return self._limits
+
+    def may_use_its_qos(self, job: Job) -> bool:
+        """Whether the owner may use the job's QOS still, as far as is known."""
+        if not self._checks_qos or self._limits is None:
+            return True
+        names = self._limits.qos_of.get((job.account, job.user))
+        return not job.qos or names is None or job.qos in names
 
     def applied(
         self,

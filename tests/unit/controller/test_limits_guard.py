@@ -324,3 +324,20 @@ def test_a_partition_that_allows_an_account_above_takes_the_job(account, stays):
     assert ("excludes its account phys" in found.get("1", "")) is stays and slurm.asked
     lost = move(replace(HERE, account="secret"))
     assert "does not show whether" in guard_of(slurm, shown).refused([lost])["1"]
+
+
+@pytest.mark.parametrize(
+    ("enforce", "usable", "stays"),
+    [
+        ("associations,limits,qos", {"gold"}, True),
+        ("all", {"gold"}, True),
+        ("associations,limits,qos", {"gold", "normal"}, False),
+        ("associations,limits", {"gold"}, False),
+        ("associations,limits,qos", None, False),
+    ],
+)
+def test_a_job_whose_owner_lost_its_qos_stays(enforce, usable, stays):
+    """Seen on 22.05.8: once requeued it waits with the reason InvalidQOS."""
+    known = {("phys", "ann"): frozenset(usable)} if usable else {}
+    found = refused(Slurm(limits=AccountLimits(qos_of=known), enforce=enforce))
+    assert ("its user may not use QOS normal any more" in found.get("1", "")) is stays

@@ -13,13 +13,15 @@ QOS = (
 
 
 def table(*rows):
-    """Associations as sacctmgr 22.05.8 prints them: account, user, partition, parent, then three
-    limits on minutes and four others. A user's rows may name the partition as user/partition."""
+    """Associations as sacctmgr 22.05.8 prints them: account, user, partition, parent, QOS, then
+    three limits on minutes and four others. A user's rows may name the partition as user/partition,
+    and the QOS as user:qos,qos. Rows here leave the QOS out."""
     lines = []
     for account, user, *rest in rows:
+        user, _, qos = user.partition(":")
         name, _, partition = user.partition("/")
-        row = [account, name, partition, *rest]
-        lines.append("|".join([*row, *[""] * (13 - len(row))]) + "\n")
+        row = [account, name, partition, *(rest[:1] or [""]), qos, *rest[1:]]
+        lines.append("|".join([*row, *[""] * (14 - len(row))]) + "\n")
     return "".join(lines)
 
 
@@ -78,6 +80,15 @@ def test_how_much_a_minute_counts():
     assert found.per_account == {"gold": {"mem": 2048, "cpu": 7}}
     with pytest.raises(SlurmError, match="UsageFactor"):
         parse("", "gold|x|||||||||||||||\n")
+
+
+def test_which_qos_a_user_may_use_in_an_account():
+    rows = (("phys", "", "root"), ("phys", "ann:normal,gold"), ("phys", "ann/gpu:silver"))
+    found = parse(table(*rows, ("chem", "ann:normal"), ("chem", "bob")), QOS).qos_of
+    assert found == {
+        ("phys", "ann"): {"normal", "gold", "silver"},
+        ("chem", "ann"): {"normal"},
+    }
 
 
 def test_accounts_in_a_circle_end():

@@ -3,7 +3,7 @@
 A running job passed them once. They may have become tighter since, which ends no job and holds for
 its next start: a requeued job that is longer or larger than they allow now would wait forever
 (:mod:`slurm_hadar.slurm.size_limits`). An account above its own may have been shut out of its
-partition, too.
+partition, or its owner of its QOS, too.
 
 And there are limits on minutes, which it used up itself. Slurm starts a job only where what is
 used, what running jobs may still use and its own time limit stay within GrpTRESMins
@@ -40,6 +40,7 @@ from slurm_hadar.slurm.minutes import GRP_WALL, MINS, MinuteLimit, Minutes
 from slurm_hadar.slurm.minutes import WALL as OF_TIME
 from slurm_hadar.slurm.size_limits import LEAST, MINUTES, NODE, OF_ALL, WALL, SizeLimit
 
+_NOT_AGAIN = "Slurm would not start it again"
 _LATE_S = 60.0
 """A requeue may come so much later than ``moving.ack_wait_s`` says."""
 _FLUSHED_S = 900.0
@@ -77,8 +78,14 @@ class LimitsGuard:
                 return self._failed(actions, error)
         if self._fault:
             return {action.job.id: self._fault for action in actions}
+        found = {
+            action.job.id: f"{_NOT_AGAIN}: its user may not use QOS {action.job.qos} any more"
+            for action in actions
+            if not self.rules.may_use_its_qos(action.job)
+        }
+        left = [action for action in actions if action.job.id not in found]
         try:
-            return self._known.refused(actions, self.moving) if self._known and actions else {}
+            return found | (self._known.refused(left, self.moving) if self._known and left else {})
         except SlurmError as error:
             return self._failed(actions, error)
 
@@ -118,7 +125,7 @@ class _Accounts:
             return f"Slurm does not show whether partition {name} takes account {job.account}"
         if takes_account(job.account, line, partition):
             return ""
-        return f"Slurm would not start it again: partition {name} excludes its account {line[0]}"
+        return f"{_NOT_AGAIN}: partition {name} excludes its account {line[0]}"
 
 
 class _Known:
@@ -187,7 +194,7 @@ class _Known:
         """Why the requeued job would wait for a limit, and by how much it adds to what counts for
         it. ``counted``: whether the job itself does; ``taken``: what other moves add."""
         job, minutes = action.job, action.job.time_limit_s / 60
-        why = f"Slurm would not start it again: it is over {limit}"
+        why = f"{_NOT_AGAIN}: it is over {limit}"
         if limit.name == WALL:
             return (why if minutes > limit.limit else ""), 0.0
         if not limit.tres:
