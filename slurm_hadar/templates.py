@@ -193,26 +193,26 @@ def describe(name: str, source: Path | None = None) -> Described:
     return Described(name, about, tuple(rows))
 
 
-def from_arguments(described: Described, words: Sequence[str]) -> dict[str, Value]:
+def from_arguments(described: Described, arguments: Sequence[str]) -> dict[str, Value]:
     """Values from ``key=value`` arguments.
 
     A list is one text of arguments as a shell would split them, one of texts is parted by
     semicolons; either goes on when its key is given again.
 
-    Raises UsageError for an unknown key, a word without ``=``, one given twice, and for needed
+    Raises UsageError for an unknown key, an argument without ``=``, one given twice, and for needed
     values that are missing.
     """
-    length = sum(map(len, words))
+    length = sum(map(len, arguments))
     if length > 2 * LONGEST_VALUE:
         raise UsageError(
             f"the values have {length} characters; at most {LONGEST_VALUE} are allowed"
         )
     known = {value.name: value for value in described.values}
     found: dict[str, Value] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
         if not equals:
-            raise UsageError(f"{shown(word)!r}: values are given as key=value")
+            raise UsageError(f"{shown(argument)!r}: values are given as key=value")
         if key not in known:
             near = get_close_matches(key[:80], known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it takes {', '.join(known)}"

@@ -4,6 +4,7 @@ and fish. That of hbatch, sbatch's options and ours, is made from the tables tha
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -179,8 +180,8 @@ def _zsh(text: str) -> str:
     return "".join("\\" + c if c in "[]:\\" else c for c in text)
 
 
-def _joined(*words: Iterable[str]) -> str:
-    return " ".join(word for some in words for word in some)
+def _joined(*groups: Iterable[str]) -> str:
+    return " ".join(chain.from_iterable(groups))
 
 
 def _quoted(text: str) -> str:

@@ -142,16 +142,18 @@ def test_its_help_is_shown_from_any_folder(tmp_path):
     assert done.returncode == 0 and "./install.sh demo" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("sites",), ("site", "--prefx", "/opt"), ("uninstall", "--all")])
-def test_an_argument_that_it_does_not_know_is_named(words):
+@pytest.mark.parametrize(
+    "arguments", [("sites",), ("site", "--prefx", "/opt"), ("uninstall", "--all")]
+)
+def test_an_argument_that_it_does_not_know_is_named(arguments):
     done = subprocess.run(
-        [FILES[0].parents[1] / "install.sh", *words],
+        [FILES[0].parents[1] / "install.sh", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    unknown = next(word for word in words if word not in ("site", "uninstall"))
+    unknown = next(one for one in arguments if one not in ("site", "uninstall"))
     assert done.returncode == 2 and f"unknown argument: {unknown}\n" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The keywords that scripts write: all of them, their defaults, and what a wrong one is told."""
+"""The keywords that scripts write: all of them, their defaults, and the message for a wrong one."""
 
 import inspect
 import subprocess
