@@ -10,7 +10,6 @@ import pwd
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_port
 from in_memory import temporary
 from missing import missing
 from typed import LOCALE, can_fork, ran
@@ -335,9 +335,6 @@ def up() -> Site:
     # As an admin makes them: below folders of root's, open to their user.
     state, exchange, run = folder / "state", folder / "exchange", folder / "run"
     run.mkdir(mode=0o755)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     os.chown(run, pwd.getpwnam(HADAR).pw_uid, -1)
     try:
         box = Sandbox.up(
@@ -354,7 +351,7 @@ def up() -> Site:
                         "exchange_dir": str(exchange),
                     },
                     "status": {"socket": str(run / "hadar.sock")},
-                    "metrics": {"textfile": str(run / "hadar.prom"), "port": port},
+                    "metrics": {"textfile": str(run / "hadar.prom"), "port": free_port()},
                     "partitions": {
                         "groups": {
                             "gpu": ("v100", "k80"),

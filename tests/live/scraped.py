@@ -2,14 +2,14 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
+from free_ports import free_port
 from missing import missing
 
 RULES = Path(__file__).parents[2] / "packaging" / "prometheus" / "slurm-hadar.rules.yml"
@@ -20,12 +20,6 @@ def program(name):
     if found is None:
         missing(f"{name} is not there (Debian's package prometheus)")
     return found
-
-
-def free_port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Prometheus:

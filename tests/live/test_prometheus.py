@@ -7,7 +7,8 @@ import subprocess
 import time
 
 import pytest
-from scraped import RULES, free_port, program, scraping
+from free_ports import free_port
+from scraped import RULES, program, scraping
 
 from slurm_hadar import config
 from slurm_hadar.controller.metrics import export

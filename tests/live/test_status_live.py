@@ -90,7 +90,7 @@ def test_each_user_asks_the_running_controller_and_slurm_without_one(site):
         assert reasons().keys() == {hers, his}
         # Slurm gives a changed job its reason in its next cycle.
         site.until(lambda: re.fullmatch(r"Slurm: \w+", reasons()[his]))
-        assert ";" in reasons()[hers]
+        site.until(lambda: ";" in reasons()[hers])
         shown = site(ADA, "hadar", "status")
         assert "acts on" in shown and hers in shown and his not in shown
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", shown)

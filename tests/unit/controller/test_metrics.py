@@ -1,12 +1,12 @@
 """What is counted of ticks, and how it is shown to Prometheus."""
 
-import socket
 from contextlib import closing
 from dataclasses import asdict, replace
 from http.client import HTTPConnection
 from types import SimpleNamespace
 
 import pytest
+from free_ports import free_port
 from hand_made import NOW, config, dictate, job, look, node, observation, ordinary, running
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
@@ -152,9 +152,7 @@ def asked(port, path="/metrics", method="GET", accept="*/*"):
 
 
 def test_over_http_in_both_formats_and_nothing_else(tmp_path, store):
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     one, _ = shown(tmp_path, store, port)
     with LoopbackServer(port, one.answer) as server:
         code, _, text = asked(port)
