@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from math import inf
+from typing import Literal
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.node import Node, Partition, Reservation
@@ -30,6 +31,11 @@ _LEAF_NODES = re.compile(r"\bNodes=(\S+)")
 
 _MOST_ON_LEAVES = 10 * hosts.MOST_NODES
 """A node hangs on one leaf switch, or on a few."""
+
+
+Preempts = Literal["none", "partitions", "all"]
+"""Whose running jobs something may end for others: those of partitions with a lower tier, or of
+any."""
 
 
 class BillingRule(Enum):
@@ -139,6 +145,17 @@ def queue_depth(found: Mapping[str, str]) -> int:
     options = found.get("SchedulerParameters", "")
     said = ((option(options, name), usual) for name, usual in QUEUE_DEPTHS.items())
     return min(int(text) if re.fullmatch(r"[0-9]{1,9}", text) else usual for text, usual in said)
+
+
+def preempts_youngest(found: Mapping[str, str]) -> Preempts:
+    """Whose running jobs Slurm ends for others, the one that started last first
+    (preempt_youngest_first): those of lower partitions, or of any QOS. ``found``: see
+    :func:`settings`."""
+    options = (part.strip() for part in found.get("SchedulerParameters", "").split(","))
+    how = found.get("PreemptType", "").removeprefix("preempt/")
+    if "preempt_youngest_first" not in options or how in ("", "(null)", "none"):
+        return "none"
+    return "partitions" if how == "partition_prio" else "all"
 
 
 def billing_rule(found: Mapping[str, str]) -> BillingRule:

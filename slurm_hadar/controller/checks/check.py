@@ -22,6 +22,7 @@ from slurm_hadar.controller.checks.check_reporting import people_findings, repor
 from slurm_hadar.controller.checks.check_slurm_settings import (
     exchange_findings,
     kill_wait_findings,
+    preemption_findings,
     queue_depth_findings,
     requeue_delay_findings,
     version_findings,
@@ -90,6 +91,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from requeue_delay_findings(config, settings)
     if config.partitions.groups:
         yield from queue_depth_findings(settings)
+        yield from preemption_findings(settings)
         yield from _associations(config, cluster, settings)
     yield from kill_wait_findings(config, settings)
     yield from version_findings(settings, (major, minor))

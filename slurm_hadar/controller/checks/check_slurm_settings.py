@@ -120,6 +120,18 @@ def queue_depth_findings(settings: dict[str, str]) -> Iterator[Finding]:
             )
 
 
+def preemption_findings(settings: dict[str, str]) -> Iterator[Finding]:
+    """Whether a later start makes a job more likely to be preempted."""
+    which = {"partitions": "jobs of preemptable partitions", "all": "running jobs"}
+    if found := which.get(records.preempts_youngest(settings)):
+        yield Finding(
+            "warning",
+            f"preempt_youngest_first: {found} are not moved, as a move makes a job the youngest, "
+            "which Slurm preempts first",
+            "leave preempt_youngest_first out of SchedulerParameters, or expect fewer moves",
+        )
+
+
 def version_findings(settings: dict[str, str], version: tuple[int, int]) -> Iterator[Finding]:
     """What is particular to this version and configuration of Slurm."""
     shared = {"shard", "mps"} & set(settings.get("GresTypes", "").split(","))

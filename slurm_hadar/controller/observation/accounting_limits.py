@@ -24,7 +24,9 @@ from slurm_hadar.slurm.limits import AccountLimits, enforces_associations
 from slurm_hadar.slurm.records import (
     USUAL_QUEUE_DEPTH,
     BillingRule,
+    Preempts,
     billing_rule,
+    preempts_youngest,
     queue_depth,
     requeue_delay_s,
 )
@@ -69,7 +71,8 @@ FAULTS = "accounting_faults"
 
 class AccountingLimits:
     """The configuration is read at the beginning of every tick: what ``scontrol reconfigure`` hides
-    (PrivateData), the next tick hides. Limits are read every ten minutes. Which scheduler Slurm
+    (PrivateData), the next tick hides. Limits are read every ten minutes, and before a job may be
+    requeued. Which scheduler Slurm
     has, what it hides and how long it delays a requeued job count in every mode. All else binds a
     site's controller only: an owner's own updates are judged by Slurm, and a sandbox has no users
     to protect. Limits on minutes bind every requeue, so an owner's controller looks at them too
@@ -90,6 +93,8 @@ class AccountingLimits:
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
         self.billing_rule = BillingRule.SUM
         """How Slurm adds up what a job is billed for. In every mode."""
+        self.preempts_youngest: Preempts = "none"
+        """Of which running jobs Slurm ends the one that started last first, as far as known."""
         self.queue_depth = USUAL_QUEUE_DEPTH
         """How many jobs Slurm looks at in a scheduling pass. In every mode."""
         self._associations_are_hidden = True
@@ -147,6 +152,7 @@ class AccountingLimits:
         self.billing_rule = billing_rule(settings)
         self.queue_depth = queue_depth(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
+        self.preempts_youngest = preempts_youngest(settings)
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
         self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
@@ -217,6 +223,13 @@ class AccountingLimits:
         if self._limits is None:
             raise SlurmError("the accounting database does not answer", retry=True)
         return self._limits
+
+    def renew(self, now: float) -> None:
+        """Read the limits again where an owner's QOS may have gone since: before a job is requeued.
+        Where the last reading failed, the next one waits for its time."""
+        if self._checks_qos and not self._pause_s and self._limits_until < now + _ASK_AGAIN_S:
+            self._limits_until = now
+            self._read_limits(now)
 
     def may_use_its_qos(self, job: Job) -> bool:
         """Whether the owner may use the job's QOS still, as far as is known."""

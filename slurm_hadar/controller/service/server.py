@@ -2,9 +2,9 @@
 
 Who asks is what the kernel says (SO_PEERCRED), so nothing in a request is believed. Whatever
 clients do, a tick goes on: requests and times are bounded, a user has :data:`MOST_PER_USER`
-connections at a time, and the thread has a processor one part in five of the time at most. An
-answer that is :class:`Unchanged` is held back until there are news (:meth:`Server.wake`), or for
-:data:`HOLD_S`.
+connections at a time (a further one takes the place of the first that has said nothing), and the
+thread has a processor one part in five of the time at most. An answer that is :class:`Unchanged` is
+held back until there are news (:meth:`Server.wake`), or for :data:`HOLD_S`.
 """
 
 import contextlib
@@ -119,7 +119,8 @@ class Server(ABC):
             while not self._stop.is_set():
                 ready = selector.select(_WAIT_S)
                 began, cpu_s = time.monotonic(), time.thread_time()
-                for key, _ in ready:
+                # Who has been let in is heard before another takes their place.
+                for key, _ in sorted(ready, key=lambda one: one[0].fileobj is self._listener):
                     if key.fileobj is self._listener:
                         self._accept(selector, began)
                     elif key.data is None:
@@ -168,6 +169,8 @@ class Server(ABC):
                 return
             try:
                 uid = self._uid(connection)
+                if self._per_user[uid] >= self.most_per_user:
+                    self._make_room(selector, uid)
                 if len(self._clients) >= _MOST or self._per_user[uid] >= self.most_per_user:
                     connection.close()
                     continue
@@ -179,6 +182,14 @@ class Server(ABC):
                 continue
             self._clients[id(client)] = client
             self._per_user[uid] += 1
+
+    def _make_room(self, selector: selectors.BaseSelector, uid: int) -> None:
+        """Close the connection that this user opened first of those that have said nothing."""
+        for client in self._clients.values():
+            silent = not client.heard and client.left is None
+            if client.uid == uid and silent:
+                self._close(selector, client)
+                return
 
     def _handle(self, selector: selectors.BaseSelector, client: _Client) -> None:
         try:

@@ -152,6 +152,8 @@ def starts_worse(job: Job, observation: Observation) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
+    if _preempted_by_age(job, observation):
+        return "Slurm preempts the job first that started last (preempt_youngest_first)"
     if why := _refused(job, observation):
         return why
     if taker := observation.limit_waiters.taker(job):
@@ -162,6 +164,19 @@ def starts_worse(job: Job, observation: Observation) -> str:
             "itself by that would requeue all tasks"
         )
     return _misleads(job, observation)
+
+
+def _preempted_by_age(job: Job, observation: Observation) -> bool:
+    """Whether others may take its GPUs, and take them sooner the later it started."""
+    if observation.preempts_youngest != "partitions":
+        return observation.preempts_youngest == "all"
+    known = observation.partitions
+    highest = max((partition.priority_tier for partition in known.values()), default=0)
+    return any(
+        known[name].preempt_mode.upper() != "OFF" and known[name].priority_tier < highest
+        for name in job.partitions
+        if name in known
+    )
 
 
 def _refused(job: Job, observation: Observation) -> str:

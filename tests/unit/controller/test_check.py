@@ -19,6 +19,7 @@ from slurm_hadar.controller.checks.check_folders import folder_findings
 from slurm_hadar.controller.checks.check_slurm_settings import (
     exchange_findings,
     kill_wait_findings,
+    preemption_findings,
     queue_depth_findings,
     requeue_delay_findings,
     version_findings,
@@ -259,6 +260,22 @@ def test_lists_that_could_fill_what_slurm_looks_at_are_warned_of(options, named)
     found = list(queue_depth_findings({"SchedulerParameters": options}))
     assert [one.what.split(":")[0] for one in found] == named
     assert all(one.level == "warning" and "SchedulerParameters" in one.cure for one in found)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "how", "says"),
+    [
+        ("bf_continue,preempt_youngest_first", "preempt/partition_prio", "preemptable partitions"),
+        ("preempt_youngest_first", "preempt/qos", "running jobs are not moved"),
+        ("preempt_youngest_first", "preempt/none", ""),
+        ("preempt_youngest_first", "(null)", ""),
+        ("preempt_strict_order", "preempt/qos", ""),
+    ],
+)
+def test_moves_that_slurm_would_punish_by_preemption_are_named(parameters, how, says):
+    found = list(preemption_findings({"SchedulerParameters": parameters, "PreemptType": how}))
+    assert len(found) == bool(says)
+    assert all(one.level == "warning" and says in one.what for one in found)
 
 
 @pytest.mark.parametrize(

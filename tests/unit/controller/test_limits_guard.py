@@ -33,6 +33,7 @@ class Slurm:
     def __init__(self, limit=None, use=None, limits=WIDER, enforce="associations,limits,safe"):
         self.settings = {"ClusterName": "c", "AccountingStorageEnforce": enforce}
         self.limits, self.use, self.asked = limits, use, []
+        self.read = 0
         self.minutes = Minutes(
             {"root": (), "phys": (limit,) if limit else ()},
             {("phys", name): () for name in ("ann", "bob")},
@@ -44,6 +45,7 @@ class Slurm:
         return self.settings
 
     def read_limits(self, cluster):
+        self.read += 1
         if self.limits is None:
             raise SlurmError("slurmdbd is away")
         return self.limits
@@ -341,3 +343,16 @@ def test_a_job_whose_owner_lost_its_qos_stays(enforce, usable, stays):
     known = {("phys", "ann"): frozenset(usable)} if usable else {}
     found = refused(Slurm(limits=AccountLimits(qos_of=known), enforce=enforce))
     assert ("its user may not use QOS normal any more" in found.get("1", "")) is stays
+
+
+def test_a_qos_that_was_lost_a_moment_ago_counts():
+    """Limits are read every ten minutes, and anew before a job is requeued, once a tick."""
+    usable = {("phys", "ann"): frozenset({"normal"})}
+    slurm: Any = Slurm(limits=AccountLimits(qos_of=usable), enforce="associations,limits,qos")
+    guard = guard_of(slurm, observation([HERE]))
+    guard.rules.read(NOW - 60)
+    slurm.limits = AccountLimits(qos_of={("phys", "ann"): frozenset({"gold"})})
+    before = slurm.read
+    for _ in range(2):
+        assert "may not use QOS normal" in guard.refused([move()])["1"]
+    assert slurm.read == before + 1

@@ -1,6 +1,8 @@
 """What is counted of ticks, and how it is shown to Prometheus."""
 
-from contextlib import closing
+import socket
+import time
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from http.client import HTTPConnection
 from types import SimpleNamespace
@@ -149,6 +151,19 @@ def asked(port, path="/metrics", method="GET", accept="*/*"):
     connection.request(method, path, headers={"Accept": accept})
     answer = connection.getresponse()
     return answer.status, answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_connections_that_say_nothing_keep_no_scrape_waiting(tmp_path, store):
+    port = free_port()
+    one, _ = shown(tmp_path, store, port)
+    with LoopbackServer(port, one.answer), ExitStack() as silent:
+        for _ in range(50):
+            for _ in range(6):
+                silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            began = time.monotonic()
+            assert asked(port)[0] == 200
+            # A silent one is closed after 2 s only.
+            assert time.monotonic() - began < 1.5
 
 
 def test_over_http_in_both_formats_and_nothing_else(tmp_path, store):

@@ -25,6 +25,7 @@ from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.movability import explained
 from slurm_hadar.domain.declaration import parse
 from slurm_hadar.domain.job import JobState
+from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress, Saved
@@ -372,6 +373,25 @@ def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
     shown = runs(*words, **more)
     means = decide(observation([shown]), {"1": {"v100": 1}})
     assert means.deferred["1"].startswith("it cannot be moved now: ") and why in means.deferred["1"]
+
+
+@pytest.mark.parametrize(
+    ("preempts", "partition", "stays"),
+    [
+        ("all", {"preempt_mode": "OFF"}, True),
+        ("none", {"preempt_mode": "REQUEUE"}, False),
+        ("partitions", {"preempt_mode": "REQUEUE"}, True),
+        ("partitions", {"preempt_mode": "OFF"}, False),
+        ("partitions", {"preempt_mode": "REQUEUE", "priority_tier": 2}, False),
+    ],
+)
+def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, partition, stays):
+    there = [Partition("gpu", **partition), Partition("high", priority_tier=2)]
+    seen = replace(
+        observation([runs("checkpoint=signal")], partitions=there), preempts_youngest=preempts
+    )
+    found = decide(seen, {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("preempt_youngest_first" in found) is stays
 
 
 @pytest.mark.parametrize(

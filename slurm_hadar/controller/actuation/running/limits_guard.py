@@ -72,6 +72,7 @@ class LimitsGuard:
         with the reason; by job."""
         if actions and not self._asked:
             self._asked = True
+            self.rules.renew(self.observation.now)
             try:
                 self._known = self._ask(actions)
             except SlurmError as error:
