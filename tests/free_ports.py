@@ -15,7 +15,7 @@ def free_port() -> int:
     Raises:
         RuntimeError: where all are taken.
     """
-    for port in random.sample(range(LOWEST, HIGHEST), 100):
+    for port in random.SystemRandom().sample(range(LOWEST, HIGHEST), 100):
         with closing(socket.socket()) as probe:
             try:
                 probe.bind(("127.0.0.1", port))
