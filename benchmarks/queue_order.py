@@ -5,9 +5,10 @@
 
 20 V100, 20 P100 and 20 K80, a restart costs 30 s, ticks of 60 s. ``loaded``: trace_480_poisson with
 its arrivals times 0.4916, a load of about 1.1; or any trace. Each run's jobs are up to 3% longer or
-shorter than the trace says, drawn anew for each run. All delays are of a job's mean end over the
-runs of a row, against its mean end over as many other runs of plain Slurm; so the row ``plain`` is
-plain Slurm against itself, the noise. Late: by more than 0.1 h and 5% of the job's time.
+shorter than the trace says, drawn anew for each run. All delays are of a job's end in a run of a
+row, against its end in each of as many other runs of plain Slurm; so the row ``plain`` is plain
+Slurm against itself, the noise. Of several runs: most is the mean over the pairs of runs, all else
+of all pairs together. Late: by more than 0.1 h and 5% of the job's time.
 ``--wrong``: speeds off by 20% and work by a factor of 2. ``--wait``: managed jobs leave out types
 on which they would end later, for so long (``queue.max_wait_s``). Whatever comes out is printed.
 """
@@ -73,8 +74,8 @@ ROWS = (
 
 
 @dataclass(frozen=True)
-class Means:
-    """Of several runs. ``finish_s``, ``jct_s``: (J,) of each job; the others of a run, h."""
+class Runs:
+    """N runs of J jobs. ``finish_s``, ``jct_s``: (N, J); the others are means over them, h."""
 
     finish_s: FloatArray
     jct_s: FloatArray
@@ -82,20 +83,20 @@ class Means:
     makespan_h: float
 
     @classmethod
-    def of(cls, runs: Iterable[Outcome]) -> "Means":
-        """The means of some runs."""
+    def of(cls, runs: Iterable[Outcome]) -> "Runs":
+        """N runs of the same jobs."""
         all_of_them = list(runs)
         arrived = min(run.workload.arrival_s.min() for run in all_of_them)
         return cls(
-            np.mean([run.finish_s for run in all_of_them], axis=0),
-            np.mean([run.jct_s for run in all_of_them], axis=0),
+            np.stack([run.finish_s for run in all_of_them]),
+            np.stack([run.jct_s for run in all_of_them]),
             float(np.mean([np.percentile(run.jct_s, 99) for run in all_of_them])) / HOUR,
             float(np.mean([run.finish_s.max() - arrived for run in all_of_them])) / HOUR,
         )
 
     @property
     def jct_h(self) -> float:
-        """The mean over all jobs."""
+        """The mean over all jobs and runs."""
         return float(self.jct_s.mean()) / HOUR
 
 
@@ -148,9 +149,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = Bench(work, cluster, estimates, args.policy, args.wait)
     plain = next(row for row in ROWS if row.name == "plain")
     seeds = range(args.runs, 2 * args.runs)
-    floor = Means.of(bench.run(plain, 1.0, seed) for seed in range(args.runs))
-    free = Means.of(bench.run(ROWS[-1], 0.0, seed) for seed in seeds)
-    ends = Means.of(bench.run(plain, 1.0, seed) for seed in seeds)
+    floor = Runs.of(bench.run(plain, 1.0, seed) for seed in range(args.runs))
+    free = Runs.of(bench.run(ROWS[-1], 0.0, seed) for seed in seeds)
+    ends = Runs.of(bench.run(plain, 1.0, seed) for seed in seeds)
     rows = [row for row in ROWS if any(part in row.name for part in args.rows.split(","))]
     errors = ", with wrong estimates" if args.wrong else ""
     waiting = f", waits of up to {args.wait:g} h" if args.wait else ""
@@ -160,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         managed = requests(work, cluster, Drawn(share)).managed
         for row in rows:
             runs = (bench.run(row, share, seed) for seed in seeds)
-            found = free if row.free else ends if row is plain else Means.of(runs)
+            found = free if row.free else ends if row is plain else Runs.of(runs)
             part = (ends.jct_h - found.jct_h) / (ends.jct_h - free.jct_h)
             late = "  ".join(_delays(found, floor, who) for who in (managed, ~managed))
             print(
@@ -177,14 +178,16 @@ def _work(trace: str, cluster: VirtualCluster) -> Workload:
     return replace(work, arrival_s=work.arrival_s * LOADED_GAPS) if trace == LOADED else work
 
 
-def _delays(found: Means, plain: Means, who: BoolArray) -> str:
+def _delays(found: Runs, plain: Runs, who: BoolArray) -> str:
     """Of the ends of some jobs, h: mean, 50%, 95%, most, and the share that is late."""
     if not who.any():
         return f"{'-':>40}"
-    delay = (found.finish_s - plain.finish_s)[who] / HOUR
-    late = delay > np.maximum(0.1, 0.05 * plain.jct_s[who] / HOUR)
-    half, most = np.percentile(delay, [50, 95])
-    return f"{delay.mean():8.1f}{half:8.1f}{most:8.1f}{delay.max():8.0f}{late.mean():8.0%}"
+    # (N, N, jobs): each run of the row against each of plain Slurm.
+    delay = (found.finish_s[:, None] - plain.finish_s)[:, :, who] / HOUR
+    late = delay > np.maximum(0.1, 0.05 * plain.jct_s[:, who] / HOUR)
+    half, high = np.percentile(delay, [50, 95])
+    most = delay.max(axis=2).mean()
+    return f"{delay.mean():8.1f}{half:8.1f}{high:8.1f}{most:8.0f}{late.mean():8.0%}"
 
 
 if __name__ == "__main__":
