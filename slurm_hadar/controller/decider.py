@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.running import idle_allocations
 from slurm_hadar.controller.actuation.running.limits_guard import LimitsGuard
 from slurm_hadar.controller.idle_training import decision

@@ -10,7 +10,7 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller import price_file
 from slurm_hadar.controller.actuation import action_outcomes, apply, repair
-from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import (
@@ -21,6 +21,7 @@ from slurm_hadar.controller.actuation.pending import (
     priority_exchange,
     queue_head,
 )
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.actuation.running import (
     chain_requeues,
     idle_allocations,
