@@ -240,25 +240,6 @@ def parse(words: Iterable[str], where: str, base: Declaration | None = None) -> 
     return result
 
 
-def script_arguments(script: str, name: str) -> list[tuple[str, str]]:
-    """The arguments of all ``#HADAR`` lines as (word, where), in order.
-
-    Like sbatch with its own lines, reading stops at the first line that is neither empty nor a
-    comment.
-    """
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(script.split("\n"), 1):
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            break
-        if line[: len("#HADAR") + 1].rstrip() == "#HADAR":
-            for word in line.split()[1:]:
-                if word.startswith("#"):
-                    break
-                found.append((word, f"line {number} of {name}"))
-    return found
-
-
 def encode(declaration: Declaration) -> str:
     """The declaration as the segment of a Comment; values that are the default are left out."""
     return comment_segment.encode(_SEGMENT, declaration.assignments())
