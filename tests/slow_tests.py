@@ -18,7 +18,7 @@ LEAST_S = 1.0
 WHOLE = {
     # They import Lightning or transformers, which the first test of a process pays for.
     "tests/unit/runtime/test_checkpoint_trials.py",
-    "tests/unit/runtime/test_hosted.py",
+    "tests/unit/runtime/test_framework_loop.py",
     "tests/unit/runtime/test_leaving_between_iterations.py",
     # It builds the site.
     "tests/unit/test_docs_site.py",

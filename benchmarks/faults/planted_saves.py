@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.exchange.progress import Ack
-from slurm_hadar.runtime import attempts, checkpoint, steering
+from slurm_hadar.runtime import attempts, checkpoint, save_and_leave
 
 CHECKPOINT = "c.pt"
 
@@ -62,20 +62,20 @@ def _any_wish() -> None:
     def any_start(plan: Any, restarts: int, answered: Any) -> str:
         return "" if plan is None or plan.save in answered else str(plan.save)
 
-    _put(steering, save_wish=any_start)
+    _put(save_and_leave, save_wish=any_start)
 
 
 def _answers_first() -> None:
     """An attempt answers before it has saved."""
-    answer = steering.TrainingSteering._answer
+    answer = save_and_leave.TrainingSteering._answer
 
-    def early(self: steering.TrainingSteering) -> None:
+    def early(self: save_and_leave.TrainingSteering) -> None:
         plan = self._exchange.plan() if self._exchange else None
         self._acked = Ack(plan.save if plan else "", time.time(), self._state.samples)
         self._tell()
         answer(self)
 
-    _put(steering.TrainingSteering, _answer=early)
+    _put(save_and_leave.TrainingSteering, _answer=early)
 
 
 def _put(where: object, **names: object) -> None:

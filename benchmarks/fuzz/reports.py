@@ -17,8 +17,8 @@ from slurm_hadar.domain import declaration, steering
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState
 from slurm_hadar.domain.node import Node
 from slurm_hadar.profiles.measured import MeasuredStore
+from slurm_hadar.profiles.network_tiers import TierRates
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.profiles.tiers import TierRates
 
 NOW = 1.7e9 + 5
 JOB = Job(

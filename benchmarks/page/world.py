@@ -10,7 +10,7 @@ from typing import Self
 
 from slurm_hadar import config as configuration
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.report import TickReport

@@ -1,4 +1,4 @@
-"""Finding and reading the batch script without taking it away from sbatch."""
+"""Finding and reading the batch script without taking it away from sbatch; its ``#HADAR`` lines."""
 # pathlib alone would cost a submit several milliseconds.
 # ruff: noqa: PTH110, PTH112, PTH116, PTH118, PTH123
 
@@ -72,3 +72,22 @@ def read_handle(handle: int) -> bytes:
         os.lseek(memory, 0, os.SEEK_SET)
         os.dup2(memory, handle)
     return body
+
+
+def script_arguments(script: str, name: str) -> list[tuple[str, str]]:
+    """The arguments of all ``#HADAR`` lines as (word, where), in order.
+
+    Like sbatch with its own lines, reading stops at the first line that is neither empty nor a
+    comment.
+    """
+    found: list[tuple[str, str]] = []
+    for number, line in enumerate(script.split("\n"), 1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break
+        if line[: len("#HADAR") + 1].rstrip() == "#HADAR":
+            for word in line.split()[1:]:
+                if word.startswith("#"):
+                    break
+                found.append((word, f"line {number} of {name}"))
+    return found

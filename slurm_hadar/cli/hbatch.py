@@ -206,10 +206,12 @@ def _declaration(submit: Submit) -> Declaration | None:
         if not set(named).intersection(site.opt_in):
             return None
     _load_when_used("copy", "inspect")
-    from slurm_hadar.domain.declaration import Declaration, parse, script_arguments
+    from slurm_hadar.domain.declaration import Declaration, parse
 
     result = Declaration()
     if submit.header.declares:
+        from slurm_hadar.cli.batch_script import script_arguments
+
         text = submit.body.decode(errors="replace")
         for word, where in script_arguments(text, submit.name):
             result = parse([word], where, result)

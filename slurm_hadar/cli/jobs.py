@@ -21,7 +21,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.count_doubts import of_job
 from slurm_hadar.cli.declaration_warnings import in_all, of_saving, refuse_impossible
-from slurm_hadar.cli.other_types import (
+from slurm_hadar.cli.redeclared_types import (
     left_out,
     may_be_moved_there,
     refuse_unknown,

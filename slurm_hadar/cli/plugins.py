@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slurm_hadar.cli.common import ConfigOption, JsonOption, load, print_json
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.domain.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slurm_hadar.cli.common import JsonOption, print_json
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.profiles import cpu_table, optimistic
 from slurm_hadar.profiles.optimistic import DataSet, RateMeasurement

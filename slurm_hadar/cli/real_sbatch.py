@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from slurm_hadar.cli.held_messages import HeldMessages
+    from slurm_hadar.cli.sbatch_stderr import HeldMessages
 
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
-from slurm_hadar.cli.held_messages import HeldMessages
 from slurm_hadar.cli.real_sbatch import run_sbatch
+from slurm_hadar.cli.sbatch_stderr import HeldMessages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

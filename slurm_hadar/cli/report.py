@@ -18,7 +18,7 @@ from slurm_hadar.cli.common import (
     reader_of,
 )
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 

@@ -12,7 +12,7 @@ import typer
 from slurm_hadar import policies
 from slurm_hadar.cli import simulate_idle, simulate_output, simulate_tasks
 from slurm_hadar.cli.common import load_if_any, print_json
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.cli.simulate_options import JobsOptions
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from slurm_hadar.cli.common import JsonOption, print_json
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
 from slurm_hadar.reports.simulation import idle_page

@@ -27,7 +27,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.controller_of import controller_of
 from slurm_hadar.cli.filters import me
 from slurm_hadar.cli.job_filter import Choice, FilterOptions
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.cli.widen import widen_own
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.actions import Kind

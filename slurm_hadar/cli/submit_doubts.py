@@ -7,10 +7,11 @@ import re
 from dataclasses import replace
 
 from slurm_hadar.cli.additions import saves_on
+from slurm_hadar.cli.batch_script import script_arguments
 from slurm_hadar.cli.count_doubts import of_one_count, of_submit
 from slurm_hadar.cli.declaration_warnings import FEW_GPUS, doubts, gpus_of_nodes, repeated
 from slurm_hadar.cli.request_warnings import of_the_nodes, of_the_request
-from slurm_hadar.domain.declaration import USUAL_SIGNAL, script_arguments
+from slurm_hadar.domain.declaration import USUAL_SIGNAL
 from slurm_hadar.domain.declaration_values import SIGNALS, CountList, signal_of_sbatch
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ import typer
 from slurm_hadar.cli import status
 from slurm_hadar.cli.common import load_to_ask
 from slurm_hadar.cli.job_filter import FilterOptions
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.domain.errors import HadarError, UsageError
 
 _USUAL_S, _SHORTEST_S, _LONGEST_S = 5.0, 2.0, 86400.0

@@ -17,7 +17,7 @@ from slurm_hadar.cli.common import (
     load,
     print_json,
 )
-from slurm_hadar.cli.record_options import takes
+from slurm_hadar.cli.options_record import takes
 from slurm_hadar.config import Config
 from slurm_hadar.domain.errors import HadarError, UsageError
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from slurm_hadar import policies
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import owners_nices, priority_exchange
 from slurm_hadar.controller.actuation.pending.hints import hints
 from slurm_hadar.controller.actuation.pending.priority_exchange import NewPlaces
-from slurm_hadar.controller.actuation.running import held_idle
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.running import idle_allocations
 from slurm_hadar.controller.actuation.running.limits_guard import LimitsGuard
 from slurm_hadar.controller.idle_training import decision
 from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
@@ -125,7 +126,7 @@ class Decider:
         """Stops of jobs that leave their GPUs idle, as far as the limits on moves allow beside
         those that the policy wants."""
         left = min(budget.left, self._config.guards.max_moves_per_tick) - len(requeued)
-        found = held_idle.preemptions(shown, tick.others, self._config, tick.idle, left)
+        found = idle_allocations.preemptions(shown, tick.others, self._config, tick.idle, left)
         moved = {action.job.id for action in requeued}
         return [action for action in found if action.job.id not in moved]
 

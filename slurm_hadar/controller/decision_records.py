@@ -1,7 +1,8 @@
 """What a tick decided on each job, as text for the journal."""
 
 from slurm_hadar.controller.actuation import job_updates
-from slurm_hadar.controller.actuation.actions import NOT_STOPPED, WOULD_STOP, PlanDiff
+from slurm_hadar.controller.actuation.actions import NOT_STOPPED, WOULD_STOP
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.journal.entry import NOT_STEERED, WAITS, Decision
 from slurm_hadar.controller.observation.observed import Observation

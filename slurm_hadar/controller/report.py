@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_hadar.controller.actuation.actions import Action, PlanDiff
+from slurm_hadar.controller.actuation.actions import Action
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.observation.observed import Observation

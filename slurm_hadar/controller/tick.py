@@ -10,20 +10,21 @@ from slurm_hadar import policies
 from slurm_hadar.config import Config
 from slurm_hadar.controller import price_file
 from slurm_hadar.controller.actuation import action_outcomes, apply, repair
-from slurm_hadar.controller.actuation.actions import Kind, PlanDiff
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, Sent
 from slurm_hadar.controller.actuation.destinations import surplus
 from slurm_hadar.controller.actuation.pending import (
-    age_compensation,
+    age_after_list_update,
     confirm_exchange,
     lent_places,
     list_updates,
     priority_exchange,
     queue_head,
 )
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.actuation.running import (
     chain_requeues,
-    held_idle,
+    idle_allocations,
     mails,
     moves,
     still_open,
@@ -319,7 +320,7 @@ class Controller:
                 self.store, {job.id for job in observation.jobs.values() if job.held}
             ),
             lent=self._lent(),
-            idle=held_idle.record(self.store, self.config, observation.now),
+            idle=idle_allocations.record(self.store, self.config, observation.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
         refused = tick.hint_input.refused_now
@@ -351,7 +352,7 @@ class Controller:
         )
         notes = chain_requeues.notes(tick.others.jobs, self.config, past.chains)
         offered = changes.diff.of(Kind.STOP_IDLE)
-        held = held_idle.notes(shown, tick.others, self.config, tick.idle, offered)
+        held = idle_allocations.notes(shown, tick.others, self.config, tick.idle, offered)
         places = priority_exchange.notes(changes.places, tick.others)
         lists = list_updates.notes(changes.staying)
         notes = {
@@ -387,12 +388,12 @@ class Controller:
         observation = tick.observation
         hinted, later = mails.still_ours(context, means.of(Kind.HINT), observation.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
-        recounted = age_compensation.need(hinted, observation)
+        recounted = age_after_list_update.need(hinted, observation)
         hinted = [action for action in hinted if action not in recounted]
         done = apply.send_hints(context, hinted, observation.now)
         sent = [Sent(refused=later), unsent, done]
         sent.append(confirm_exchange.confirm(context, hinted, done.refused))
-        sent.append(age_compensation.send(context, recounted, observation, self._sleep))
+        sent.append(age_after_list_update.send(context, recounted, observation, self._sleep))
         # First those whose time ends.
         for action in means.of(Kind.CHAIN) + means.of(Kind.MOVE, Kind.STOP, Kind.STOP_IDLE):
             progress = observation.progress.get(action.job.id)
@@ -400,7 +401,7 @@ class Controller:
             in_step = progress.in_step if progress is not None and current else None
             expected = action_outcomes.expected_effect(shown, action, progress)
             expected |= chain_requeues.details(action, observation, tick.past.chains)
-            expected |= held_idle.details(action, tick.idle)
+            expected |= idle_allocations.details(action, tick.idle)
             expected[ARRIVAL] = tick.past.arrival_s(action.job)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
         settled = moves.settle(

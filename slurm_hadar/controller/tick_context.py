@@ -8,8 +8,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.lent_places import Memory
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
-from slurm_hadar.controller.actuation.running import held_idle
-from slurm_hadar.controller.actuation.running.held_idle import IdleRecord
+from slurm_hadar.controller.actuation.running import idle_allocations
+from slurm_hadar.controller.actuation.running.idle_allocations import IdleRecord
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.domain.job import Job
@@ -33,7 +33,7 @@ class TickContext:
     past: ControllerHistory
     refusals: Mapping[str, Refusals]
     lent: Memory
-    idle: IdleRecord = held_idle.NONE
+    idle: IdleRecord = idle_allocations.NONE
     """What is known of jobs that leave their GPUs idle."""
 
     @cached_property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
-from slurm_hadar.domain import declaration_values, segments
+from slurm_hadar.domain import comment_segment, declaration_values
 from slurm_hadar.domain.declaration_values import LONGEST_GRACE_S, CountList
 from slurm_hadar.domain.errors import UsageError
 
@@ -240,28 +240,9 @@ def parse(words: Iterable[str], where: str, base: Declaration | None = None) -> 
     return result
 
 
-def script_arguments(script: str, name: str) -> list[tuple[str, str]]:
-    """The arguments of all ``#HADAR`` lines as (word, where), in order.
-
-    Like sbatch with its own lines, reading stops at the first line that is neither empty nor a
-    comment.
-    """
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(script.split("\n"), 1):
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            break
-        if line[: len("#HADAR") + 1].rstrip() == "#HADAR":
-            for word in line.split()[1:]:
-                if word.startswith("#"):
-                    break
-                found.append((word, f"line {number} of {name}"))
-    return found
-
-
 def encode(declaration: Declaration) -> str:
     """The declaration as the segment of a Comment; values that are the default are left out."""
-    return segments.encode(_SEGMENT, declaration.assignments())
+    return comment_segment.encode(_SEGMENT, declaration.assignments())
 
 
 def decode(comment: str) -> Declaration | None:
@@ -269,7 +250,7 @@ def decode(comment: str) -> Declaration | None:
 
     Raises :class:`UsageError` where there is one that cannot be read: such a job is left alone.
     """
-    words = segments.decode(_SEGMENT, comment)
+    words = comment_segment.decode(_SEGMENT, comment)
     if words is None:
         return None
     values: dict[str, object] = {}
@@ -283,12 +264,12 @@ def decode(comment: str) -> Declaration | None:
 
 def merge(comment: str, declaration: Declaration) -> str:
     """The Comment with our segment replaced, or added after the user's own text."""
-    return segments.merge(_SEGMENT, comment, declaration.assignments())
+    return comment_segment.merge(_SEGMENT, comment, declaration.assignments())
 
 
 def removed(comment: str) -> str:
     """The Comment without our segment: the user's own text."""
-    return segments.removed(_SEGMENT, comment)
+    return comment_segment.removed(_SEGMENT, comment)
 
 
 def _like(key: str) -> list[str]:

@@ -6,7 +6,7 @@ It holds what is needed to see whether a plan is already carried out, and to tak
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.domain import segments
+from slurm_hadar.domain import comment_segment
 
 _SEGMENT = "hadarplan"
 
@@ -53,7 +53,7 @@ class Steering:
 
 def decode(admin_comment: str) -> Steering | None:
     """Our part of an AdminComment; None where there is none or it is damaged."""
-    words = segments.decode(_SEGMENT, admin_comment)
+    words = comment_segment.decode(_SEGMENT, admin_comment)
     if words is None:
         return None
     try:
@@ -106,7 +106,7 @@ def merge(admin_comment: str, steering: Steering) -> str:
     words |= {f"was.{key}": value for key, value in steering.was.items()}
     words |= {f"set.{key}": value for key, value in steering.wrote.items()}
     words |= {f"old.{key}": value for key, value in steering.unsure.items()}
-    return segments.merge(_SEGMENT, admin_comment, words, separator=";")
+    return comment_segment.merge(_SEGMENT, admin_comment, words, separator=";")
 
 
 def owners_word(field: str) -> str:

@@ -15,10 +15,10 @@ from slurm_hadar.profiles.cpu_table import load as load_cpus
 from slurm_hadar.profiles.estimate import Estimator
 from slurm_hadar.profiles.measured import MeasuredStore, RateSample
 from slurm_hadar.profiles.measured_correction import Correction
+from slurm_hadar.profiles.network_tiers import TierRates
 from slurm_hadar.profiles.rate_blocks import SAME, RateBlocks, RatedJob, RateQuery
 from slurm_hadar.profiles.rate_origin import Place, RateOrigin
 from slurm_hadar.profiles.table import Table, load, model_key, shipped
-from slurm_hadar.profiles.tiers import TierRates
 from slurm_hadar.profiles.user_corrections import OTHERS
 
 

@@ -25,8 +25,8 @@ from slurm_hadar.runtime.copies_flat import Flat, reset_state
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.copies_link import CopyLink, Link
 from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
+from slurm_hadar.runtime.copies_save_and_leave import CopiesSteering, resume
 from slurm_hadar.runtime.copies_settings import CopiesOptions
-from slurm_hadar.runtime.copies_steering import CopiesSteering, resume
 from slurm_hadar.runtime.copies_tracker import Tracked, Tracker
 from slurm_hadar.runtime.core import SessionCore
 from slurm_hadar.runtime.keywords import takes

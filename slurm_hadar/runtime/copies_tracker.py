@@ -13,8 +13,8 @@ from slurm_hadar.runtime.copies_flat import Flat, reset_state, weighted
 from slurm_hadar.runtime.copies_link import Link, TrackerLink
 from slurm_hadar.runtime.copies_messages import CopyReport, RoundOrder
 from slurm_hadar.runtime.copies_rates import LearningRates
+from slurm_hadar.runtime.copies_save_and_leave import CopiesSteering
 from slurm_hadar.runtime.copies_settings import CopiesOptions
-from slurm_hadar.runtime.copies_steering import CopiesSteering
 
 _PROBE_S = 2.0
 """Longest first round, in which the speeds are not known yet."""

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.runtime import checkpoint
-from slurm_hadar.runtime.hosted import Hosted, position
+from slurm_hadar.runtime.framework_loop import Hosted, position
 
 try:
     from transformers import TrainerCallback, trainer_utils
@@ -35,12 +35,12 @@ MARK = "hadar.json"
 class HadarTransformersCallback(TrainerCallback):  # type: ignore[misc]
     """Steers a ``Trainer``; the checkpoints are its own folders in ``output_dir``.
 
-    The other arguments are those of :class:`slurm_hadar.runtime.hosted.Hosted`: ``batch`` is the
-    **global** batch in samples, over all processes and accumulated passes, and stands for the
-    trainer's ``per_device_train_batch_size``. All the work is the trainer's ``num_train_epochs``
-    (or ``max_steps`` global batches), or ``samples``. Of the checkpoints that were asked for the
-    newest two are kept; the trainer's own are its own affair. Raises UsageError for what does not
-    fit together.
+    The other arguments are those of :class:`slurm_hadar.runtime.framework_loop.Hosted`: ``batch``
+    is the **global** batch in samples, over all processes and accumulated passes, and stands for
+    the trainer's ``per_device_train_batch_size``. All the work is the trainer's
+    ``num_train_epochs`` (or ``max_steps`` global batches), or ``samples``. Of the checkpoints that
+    were asked for the newest two are kept; the trainer's own are its own affair. Raises UsageError
+    for what does not fit together.
     """
 
     def __init__(self, *, batch: int | tuple[int, int], **options: Any) -> None:

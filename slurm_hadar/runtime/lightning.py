@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import checkpoint
-from slurm_hadar.runtime.hosted import Hosted
+from slurm_hadar.runtime.framework_loop import Hosted
 
 try:
     from lightning.pytorch import Callback
@@ -32,9 +32,9 @@ except ImportError:
 class HadarLightningCallback(Callback):  # type: ignore[misc]
     """Steers a ``Trainer``; ``path`` is the checkpoint, in Lightning's own format.
 
-    The other arguments are those of :class:`slurm_hadar.runtime.hosted.Hosted`: ``batch`` is the
-    **global** batch in samples, over all processes and accumulated passes. All the work is the
-    trainer's ``max_epochs``, or ``samples``. Strategies with one process per GPU that keep the
+    The other arguments are those of :class:`slurm_hadar.runtime.framework_loop.Hosted`: ``batch``
+    is the **global** batch in samples, over all processes and accumulated passes. All the work is
+    the trainer's ``max_epochs``, or ``samples``. Strategies with one process per GPU that keep the
     whole model (alone, DDP) are supported. Raises UsageError for what does not fit together.
     """
 

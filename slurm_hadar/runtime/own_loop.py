@@ -14,7 +14,7 @@ from slurm_hadar.exchange.progress import Saved
 from slurm_hadar.runtime import checkpoint
 from slurm_hadar.runtime.finite import NOT_FINITE
 from slurm_hadar.runtime.leaving import LeftOnTerm, own_the_folder_of_workers
-from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.save_and_leave import TrainingSteering
 
 _WRAPPERS = {
     "DistributedDataParallel": "module",

@@ -24,7 +24,7 @@ from slurm_hadar.runtime.leaving import fail_at_exit, own_the_folder_of_workers
 from slurm_hadar.runtime.noise import NoiseScale
 from slurm_hadar.runtime.planned_batch import ChosenBatch
 from slurm_hadar.runtime.samples import Segment
-from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.save_and_leave import TrainingSteering
 from slurm_hadar.runtime.stores import has_shards, open_store
 
 

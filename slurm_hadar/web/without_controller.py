@@ -13,7 +13,7 @@ from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.observation.accounting_limits import FAULTS
 from slurm_hadar.controller.observer import Observer
 from slurm_hadar.controller.presentation import without_controller
-from slurm_hadar.controller.presentation.cluster_map import cluster_view
+from slurm_hadar.controller.presentation.cluster_view import cluster_view
 from slurm_hadar.controller.presentation.overview import (
     Sight,
     Viewer,

@@ -14,6 +14,7 @@ import typer
 from pydantic import BaseModel
 
 from slurm_hadar import policies, runtime, templates
+from slurm_hadar.cli.batch_script import script_arguments
 from slurm_hadar.cli.main import app
 from slurm_hadar.cli.sbatch_options import LONG, SHORT
 from slurm_hadar.config import Config, GpuType
@@ -333,7 +334,7 @@ def test_the_script_of_the_researchers_page_declares_what_it_says():
     script = next(
         body for kind, body in FENCE.findall(_text("docs/researcher.md")) if kind == "bash"
     )
-    words = [word for word, _ in declaration.script_arguments(script, "train.sh")]
+    words = [word for word, _ in script_arguments(script, "train.sh")]
     declared = declaration.parse(words, "train.sh")
     assert declared.checkpoint and declared.samples == 300_000 and declared.types == ("any",)
 

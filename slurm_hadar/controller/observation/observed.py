@@ -61,12 +61,13 @@ class Observation:
     """Node -> its leaf switch; empty without a tree, or where the policy does not look at it."""
     slurm_version: tuple[int, int, int] = (0, 0, 0)
     priority_returns: bool = False
-    """Whether a moved job gets the priority back that its requeue takes (``move_priority``); else
-    it may be the last of all."""
+    """Whether a moved job gets the priority back that its requeue takes
+    (``priority_after_requeue``); else it may be the last of all."""
     age: AgePriority = field(default_factory=AgePriority)
     """What an update does to a waiting job's priority."""
     keeps_ages: bool = False
-    """Whether a job whose age such an update takes can keep its place (``age_compensation``)."""
+    """Whether a job whose age such an update takes can keep its place
+    (``age_after_list_update``)."""
     counted_ages: Mapping[int, float] = field(default_factory=dict)
     """Slurm's own number of a waiting job -> the age in its priority, in points, where places are
     exchanged and ages count; nothing where that could not be read."""

@@ -11,7 +11,7 @@ from slurm_hadar.controller.actuation import action_outcomes, job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.hint_updates import waits_for
 from slurm_hadar.controller.actuation.restored_request import within_types
-from slurm_hadar.controller.actuation.running import held_idle
+from slurm_hadar.controller.actuation.running import idle_allocations
 from slurm_hadar.controller.journal.entry import (
     NOT_CARRIED_OUT,
     NOWHERE,
@@ -319,7 +319,7 @@ def move_row(entry: Entry) -> MoveRow:
         where = f": {job_updates.assignments(fields)}"
     if chaining.DETAIL in entry.details:
         where = ": requeue before its time limit ends"
-    elif held_idle.DETAIL in entry.details:
+    elif idle_allocations.DETAIL in entry.details:
         where = ": stop, as its GPUs were idle"
     outcome = action_outcomes.outcome_text(entry)
     # Where it runs instead.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from slurm_hadar.controller.actuation import action_outcomes, job_updates
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.entry_details import steering_of
-from slurm_hadar.controller.actuation.running import held_idle
+from slurm_hadar.controller.actuation.running import idle_allocations
 from slurm_hadar.controller.journal.decision_history import MOST_DECISIONS
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.controller.observation.observed import Observation
@@ -79,7 +79,7 @@ def _action(entry: Entry) -> Event:
         what = "stop for other jobs"
         if chaining.DETAIL in entry.details:
             what = "requeue before its time limit ends"
-        elif held_idle.DETAIL in entry.details:
+        elif idle_allocations.DETAIL in entry.details:
             what = "stop for other jobs, as its GPUs were idle"
     elif meant.gpus:
         what += f": {job_updates.steering_text(meant)}"

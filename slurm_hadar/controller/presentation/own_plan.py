@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.presentation import tick_text
 from slurm_hadar.controller.report import TickReport
 from slurm_hadar.domain.placement import Plan

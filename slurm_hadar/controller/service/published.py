@@ -24,7 +24,7 @@ from slurm_hadar.controller.observation.accounting_limits import FAULTS
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import account_usage, job_explanation, job_report
 from slurm_hadar.controller.presentation.account_usage import RecordedUse
-from slurm_hadar.controller.presentation.cluster_map import cluster_view
+from slurm_hadar.controller.presentation.cluster_view import cluster_view
 from slurm_hadar.controller.presentation.overview import (
     Sight,
     Viewer,

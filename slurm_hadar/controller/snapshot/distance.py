@@ -11,8 +11,8 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.traits import NetworkTrait
 from slurm_hadar.domain.view import FloatArray
 from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.network_tiers import Group, nearest
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.profiles.tiers import Group, nearest
 
 
 def trait(

@@ -9,9 +9,10 @@ from looking import Looking
 
 from slurm_hadar import config as configuration
 from slurm_hadar import policies
-from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.observation.observed import Observation, remember
 from slurm_hadar.controller.snapshot.eligibility import ControllerHistory
 from slurm_hadar.controller.snapshot.resource_request import ResourceRequest, resource_request

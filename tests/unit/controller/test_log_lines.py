@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_hadar import config as configuration
-from slurm_hadar.controller.actuation.actions import Action, Kind, MoveBudget, PlanDiff, diff
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.presentation import event_log

@@ -8,7 +8,7 @@ import pytest
 from hand_made import NOW, config, dictate, job, look, observation
 
 from slurm_hadar.config import parse
-from slurm_hadar.controller.actuation.actions import MoveBudget, diff
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, diff
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.observation.exchange_folder import KEEP_S, ExchangeFolder
 from slurm_hadar.controller.presentation import event_log

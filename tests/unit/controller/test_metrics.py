@@ -13,7 +13,8 @@ from hand_made import NOW, config, dictate, job, look, node, observation, ordina
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from slurm_hadar.controller.actuation.actions import NOT_STOPPED, PlanDiff
+from slurm_hadar.controller.actuation.actions import NOT_STOPPED
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.metrics import totals
 from slurm_hadar.controller.metrics.export import MetricsExporter

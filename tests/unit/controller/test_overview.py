@@ -8,7 +8,7 @@ from hand_made import CONFIG, NOW, job, node, observation, ordinary, running
 from slurm_hadar.controller.journal.entry import NOT_MEANT, Decision, Entry
 from slurm_hadar.controller.presentation import event_log, job_history
 from slurm_hadar.controller.presentation import overview as words
-from slurm_hadar.controller.presentation.cluster_map import cluster_view
+from slurm_hadar.controller.presentation.cluster_view import cluster_view
 from slurm_hadar.controller.presentation.job_explanation import move_row
 from slurm_hadar.controller.presentation.overview import Sight, Viewer, overview
 from slurm_hadar.controller.presentation.privacy import Privacy

@@ -28,8 +28,8 @@ from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.network_tiers import TierRates
 from slurm_hadar.profiles.rates import Rates
-from slurm_hadar.profiles.tiers import TierRates
 
 RACKS = {"v1": "r1", "v2": "r1", "p1": "r2", "p2": "r2", "k1": "r1", "k2": "r2"}
 SITE = config('[controller]\npolicy = "network"\n')

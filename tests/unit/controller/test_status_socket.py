@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hand_made import CONFIG, NOW, config, dictate, job, look, observation, ordinary, running
 
-from slurm_hadar.controller.actuation.actions import PlanDiff
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.journal.entry import Decision
 from slurm_hadar.controller.journal.job_owners import StoredOwners
 from slurm_hadar.controller.journal.store import Store

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from hand_made import CONFIG, NOW, dictate, job, look, node, observation, ordinary, running
 
-from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
+from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.destinations.surplus import (
     given_back,
     what_was_given_back,
     without_surplus,
 )
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, diff
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.node import Partition, Reservation

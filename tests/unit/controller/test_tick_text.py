@@ -11,9 +11,9 @@ import test_idle_training as idle
 from hand_made import config, dictate, job, look, observation, ordinary, running
 
 from slurm_hadar.cli import controller_commands
-from slurm_hadar.controller.actuation.actions import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.actuation.pending.hint_updates import HintInput
 from slurm_hadar.controller.actuation.pending.hints import hints
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, PlanDiff, diff
 from slurm_hadar.controller.presentation.tick_text import (
     backfill_summary,
     format_backfill,

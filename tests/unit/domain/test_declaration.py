@@ -146,14 +146,6 @@ def test_nonsense_is_one_sentence_with_the_cure(word, says):
     assert caught.value.exit_code == 2
 
 
-def test_script_lines_end_where_the_script_begins():
-    script = "#!/bin/bash\n#SBATCH -n1\n#HADAR model=lm types=any # mine\n\necho\n#HADAR gpus=4\n"
-    assert declaration.script_arguments(script, "t.sh") == [
-        ("model=lm", "line 3 of t.sh"),
-        ("types=any", "line 3 of t.sh"),
-    ]
-
-
 def test_nobody_declares_more_tasks_than_can_be_dealt():
     assert declaration.parse(["tasks=1000000"], "here").tasks == 1_000_000
     with pytest.raises(UsageError, match="tasks='1e18' is not understood"):

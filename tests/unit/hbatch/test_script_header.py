@@ -2,6 +2,7 @@
 
 import pytest
 
+from slurm_hadar.cli.batch_script import script_arguments
 from slurm_hadar.cli.sbatch_arguments import read_header
 
 
@@ -95,3 +96,11 @@ def test_bytes_that_are_no_utf8_do_no_harm():
     header = read_header(b"#!/bin/sh\n# caf\xe9\n#SBATCH -J caf\xe9 -N1\n")
     assert header.words[0] == "-J"
     assert header.words[2] == "-N1"
+
+
+def test_script_lines_end_where_the_script_begins():
+    script = "#!/bin/bash\n#SBATCH -n1\n#HADAR model=lm types=any # mine\n\necho\n#HADAR gpus=4\n"
+    assert script_arguments(script, "t.sh") == [
+        ("model=lm", "line 3 of t.sh"),
+        ("types=any", "line 3 of t.sh"),
+    ]

@@ -8,6 +8,7 @@ from lua_room import literal, run
 
 from slurm_hadar.cli import rollout_remark
 from slurm_hadar.cli.additions import add
+from slurm_hadar.cli.batch_script import script_arguments
 from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import RolloutLimits, WrapperSite
 from slurm_hadar.domain.declaration import (
@@ -15,7 +16,6 @@ from slurm_hadar.domain.declaration import (
     Declaration,
     decode,
     parse,
-    script_arguments,
 )
 from slurm_hadar.domain.declaration_values import signal_of_sbatch
 from slurm_hadar.domain.errors import UsageError

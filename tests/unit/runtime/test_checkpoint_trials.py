@@ -115,7 +115,7 @@ def test_leaving_without_a_save_is_reported(tmp_path):
 
 
 def test_a_file_system_that_does_not_answer_for_a_while_ends_no_training(tmp_path, monkeypatch):
-    monkeypatch.setattr("slurm_hadar.runtime.steering._CHECK_S", 0.0)
+    monkeypatch.setattr("slurm_hadar.runtime.save_and_leave._CHECK_S", 0.0)
     run, model = make(tmp_path / "c.pt")
     steps: list[int]
     real, steps = Path.stat, []
@@ -431,7 +431,7 @@ def test_lightning_leaves_a_checkpoint_of_a_newer_format_alone(tmp_path):
 
 
 def test_hugging_face_ends_on_nan_within_seconds(tmp_path, monkeypatch):
-    monkeypatch.setattr("slurm_hadar.runtime.steering._CHECK_S", 0.0)
+    monkeypatch.setattr("slurm_hadar.runtime.save_and_leave._CHECK_S", 0.0)
     run = HuggingFace(tmp_path, nan_at=2, epochs=50, nonfinite="end", save_strategy="no")
     with pytest.raises(SystemExit) as ended:
         run.train()

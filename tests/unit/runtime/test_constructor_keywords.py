@@ -11,7 +11,7 @@ import torch
 
 from slurm_hadar.runtime import Copies, FixedScale, Session, Training
 from slurm_hadar.runtime.core import say
-from slurm_hadar.runtime.hosted import Hosted
+from slurm_hadar.runtime.framework_loop import Hosted
 
 ROOT = Path(__file__).resolve().parents[3]
 NEEDED = inspect.Parameter.empty

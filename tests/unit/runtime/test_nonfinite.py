@@ -22,7 +22,7 @@ from slurm_hadar.runtime import (
     lineage,
 )
 from slurm_hadar.runtime.finite import LossWatch, nonfinite
-from slurm_hadar.runtime.hosted import Hosted
+from slurm_hadar.runtime.framework_loop import Hosted
 
 pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)
 def no_exit_code(monkeypatch):
     """A training whose end is not saved sets the exit code of this process, which is pytest's."""
     codes: list[int] = []
-    monkeypatch.setattr("slurm_hadar.runtime.steering.fail_at_exit", codes.append)
+    monkeypatch.setattr("slurm_hadar.runtime.save_and_leave.fail_at_exit", codes.append)
     return codes
 
 
@@ -89,7 +89,7 @@ def test_with_the_option_it_ends_the_training(tmp_path, kind, options):
 
 
 def test_it_ends_a_training_without_a_checkpoint_too(monkeypatch):
-    monkeypatch.setattr("slurm_hadar.runtime.steering._CHECK_S", 0.0)
+    monkeypatch.setattr("slurm_hadar.runtime.save_and_leave._CHECK_S", 0.0)
     with pytest.raises(SystemExit) as ended:
         train(Training, None, 3 * BATCH, samples=10**6, nonfinite="end")
     assert ended.value.code == 1

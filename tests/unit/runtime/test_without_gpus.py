@@ -15,7 +15,7 @@ from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.exchange.plan_file import JobPlan, write_plan
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.runtime import Training, without_gpus
-from slurm_hadar.runtime.hosted import Hosted
+from slurm_hadar.runtime.framework_loop import Hosted
 from slurm_hadar.runtime.leaving import LeftOnTerm
 from slurm_hadar.runtime.signals import Signals
 from slurm_hadar.runtime.without_gpus import given_none, leave_without_gpus

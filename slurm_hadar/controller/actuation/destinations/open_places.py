@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.destinations import left_nodes
+from slurm_hadar.controller.actuation.destinations import vacated_nodes
 from slurm_hadar.controller.actuation.destinations.crossing_moves import CrossingMoves, MovingJob
 from slurm_hadar.controller.actuation.destinations.host_capacity import FreeHostResources
 from slurm_hadar.controller.actuation.destinations.own_nodes import can_reserve
@@ -94,7 +94,7 @@ class _OpenPlaces:
         self._closed = set[str]()
         if not config.guards.preempt:
             leaving = [action.job for action in moves]
-            self._joint = left_nodes.possible_takers(
+            self._joint = vacated_nodes.possible_takers(
                 leaving, under_way, self._waiting, observation, left
             )
             return

@@ -12,8 +12,8 @@ from itertools import combinations, islice
 
 from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
-from slurm_hadar.controller.actuation.destinations.left_nodes import without
 from slurm_hadar.controller.actuation.destinations.own_nodes import can_reserve
+from slurm_hadar.controller.actuation.destinations.vacated_nodes import without
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import movability, pending_demand
 from slurm_hadar.controller.snapshot.eligibility import Place, SchedulableJob

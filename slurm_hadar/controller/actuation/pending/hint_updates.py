@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, replace
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending import former_groups, list_updates, queue_head
+from slurm_hadar.controller.actuation.pending import (
+    list_updates,
+    queue_head,
+    removed_partition_groups,
+)
 from slurm_hadar.controller.actuation.refusal_backoff import Refusals
 from slurm_hadar.controller.actuation.restored_request import (
     limited_to_types,
@@ -47,7 +51,7 @@ class Hint:
     opened: tuple[str, ...] = ()
     """The list that it is to have as if it had been submitted with it; empty: as it was."""
     typed: str = ""
-    """The partition of a former group that it gets back, see :mod:`.former_groups`."""
+    """The partition of a former group that it gets back, see :mod:`.removed_partition_groups`."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ def _update(
     typed = _typed_again(job, observation, config) if excluded else ()
     if hint.typed:
         steered = replace(steered, was={**steered.was, "Partition": hint.typed})
-        again = former_groups.fields(job, steered, hint.typed, observation, config)
+        again = removed_partition_groups.fields(job, steered, hint.typed, observation, config)
         fields, opened = with_nice(_without_unchanged(again, job), job, hint.nice), False
     elif typed:
         # It counts as what the owner had from now on.
@@ -336,7 +340,7 @@ def _reason(hint: Hint, fields: Mapping[str, str], steering: Steering, excluded:
     if hint.preempted:
         return "it was preempted, and may start again"
     if "Partition" in fields and hint.typed:
-        return former_groups.WHY
+        return removed_partition_groups.WHY
     if "Partition" in fields and hint.wait is not None:
         return f"{waits_for(steering)}: it ends sooner so than where it could begin before"
     if "Partition" in fields and hint.opened:

@@ -16,7 +16,11 @@ from types import MappingProxyType
 
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.actions import Action, Kind
-from slurm_hadar.controller.actuation.pending import former_groups, list_updates, queue_head
+from slurm_hadar.controller.actuation.pending import (
+    list_updates,
+    queue_head,
+    removed_partition_groups,
+)
 from slurm_hadar.controller.actuation.pending.hint_updates import (
     Hint,
     HintInput,
@@ -66,7 +70,7 @@ def hints(
     observation, config = given.observation, given.config
     waiting = _waiting(snapshot, observation)
     excluded = [observation.jobs[id_] for id_ in snapshot.excluded]
-    again = former_groups.typed_again(
+    again = removed_partition_groups.typed_again(
         [*(target.job for target in waiting), *excluded], observation, config
     )
     may_wait = any(longest_wait(target.job, config) for target in waiting)

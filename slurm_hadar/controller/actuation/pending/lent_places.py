@@ -274,7 +274,7 @@ def _used(id_: str, one: Lent, memory: Memory, observation: Observation) -> bool
     if id_ in observation.nice_changed:
         # Another user has changed its Nice, maybe before it started.
         return one.less < one.lost
-    # It may have started while another Nice stood for its age (age_compensation).
+    # It may have started while another Nice stood for its age (age_after_list_update).
     return job.nice == one.nice or str(job.nice) == observation.steered(id_).wrote.get("Nice")
 
 

@@ -22,7 +22,7 @@ def would_change_places(job: Job, steered: Steering, observation: Observation) -
         if not takes_age(job, observation):
             return False
         if observation.keeps_ages and _waited_s(job, observation) <= observation.age.period_s:
-            # Slurm may not have counted it yet: age_compensation decides, which asks.
+            # Slurm may not have counted it yet: age_after_list_update decides, which asks.
             return False
         if not can_keep_age(job, observation):
             return True
@@ -38,8 +38,8 @@ def would_pass(job: Job, observation: Observation) -> bool:
 
 def can_keep_age(job: Job, observation: Observation) -> bool:
     """Whether the job keeps its place while an update takes its age: its Nice may be another one
-    for some seconds (:mod:`.age_compensation`). An array's is that of all its tasks, and after a
-    requeue it may stand for the age that was lost by that."""
+    for some seconds (:mod:`.age_after_list_update`). An array's is that of all its tasks, and after
+    a requeue it may stand for the age that was lost by that."""
     ours = observation.steered(job.id)
     requeued = "Nice" in ours.was and job.restarts > 0
     others = requeued or "Nice" in ours.foreign

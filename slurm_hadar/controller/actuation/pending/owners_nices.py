@@ -2,7 +2,7 @@
 that are not managed any more.
 
 We write a Nice for a place in an exchange, for the age that an update takes
-(:mod:`.age_compensation`) and for the age that a requeue takes. Its owner may hold the job
+(:mod:`.age_after_list_update`) and for the age that a requeue takes. Its owner may hold the job
 meanwhile, or remove its declaration.
 """
 

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.actuation.actions import Action, Kind, PlanDiff
+from slurm_hadar.controller.actuation.actions import Action, Kind
+from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.actuation.restored_request import restored
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import chaining

@@ -25,9 +25,9 @@ from slurm_hadar.controller.actuation.move_steps import (
 )
 from slurm_hadar.controller.actuation.running import (
     mails,
-    move_priority,
     node_reservations,
     poll_schedule,
+    priority_after_requeue,
 )
 from slurm_hadar.controller.actuation.running.requeued_job import (
     begin_time_returned,
@@ -292,7 +292,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
     mails.restore(context, [job for _, job in moved if job.held])
     startable = [(entry, job) for entry, job in moved if not job.held]
     least = node_reservations.least_priorities(context, startable)
-    nices = move_priority.restoring_nices(context, startable, now, least)
+    nices = priority_after_requeue.restoring_nices(context, startable, now, least)
     requeued, updates = [], []
     for entry, job in moved:
         update = requeued_update(context, entry, job, now)
@@ -306,7 +306,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
             update = replace(
                 update,
                 changes={**update.changes, "Nice": nice.value},
-                sure=move_priority.with_nice(update.sure, nice),
+                sure=priority_after_requeue.with_nice(update.sure, nice),
             )
         requeued.append(update)
         updates.append(context.update(job, update.changes, steering_until_taken(context, update)))
@@ -343,7 +343,7 @@ def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: fl
                 begin_times.append(Update(job.id, {"StartTime": update.changes["StartTime"]}))
     if begin_times:
         context.cluster.apply(begin_times)
-    move_priority.correct_nices(context, taken if context.ages else [], {})
+    priority_after_requeue.correct_nices(context, taken if context.ages else [], {})
     return messages
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from slurm_hadar.controller.actuation.apply import ActionContext
 from slurm_hadar.controller.actuation.destinations.own_nodes import is_part
 from slurm_hadar.controller.actuation.entry_details import steering_of
-from slurm_hadar.controller.actuation.running import move_priority
+from slurm_hadar.controller.actuation.running import priority_after_requeue
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -120,7 +120,7 @@ def give(
     if not released:
         return
     # Of a smaller job PriorityWeightJobSize makes less.
-    move_priority.correct_nices(context, [entry for entry, _ in released], least)
+    priority_after_requeue.correct_nices(context, [entry for entry, _ in released], least)
     for entry, job in released:
         end(context, entry, job)
     waiting = {job.id: entry for entry, job in released}
@@ -134,7 +134,7 @@ def give(
         waiting = {id_: entry for id_, entry in waiting.items() if id_ in still}
         if not waiting:
             return
-    move_priority.correct_nices(context, list(waiting.values()), {})
+    priority_after_requeue.correct_nices(context, list(waiting.values()), {})
 
 
 def end(context: ActionContext, entry: Entry, job: Job) -> None:

@@ -22,7 +22,7 @@ from slurm_hadar.runtime.checkpoint_store import CheckpointStore, Say, State
 from slurm_hadar.runtime.core import SessionCore, SessionOptions
 from slurm_hadar.runtime.keywords import takes
 from slurm_hadar.runtime.planned_batch import ChosenBatch
-from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.save_and_leave import TrainingSteering
 
 
 class HostedStore(CheckpointStore):

@@ -18,7 +18,8 @@ from hand_made import (
     running,
 )
 
-from slurm_hadar.controller.actuation.actions import Kind, MoveBudget, diff
+from slurm_hadar.controller.actuation.actions import Kind
+from slurm_hadar.controller.actuation.plan_diff import MoveBudget, diff
 from slurm_hadar.controller.decision_records import decisions
 from slurm_hadar.controller.idle_training.decision import IdleTrainingPlan
 from slurm_hadar.controller.presentation.tick_text import format_plan

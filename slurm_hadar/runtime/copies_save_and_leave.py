@@ -6,7 +6,7 @@ from slurm_hadar.exchange.job_side import Exchange
 from slurm_hadar.runtime.checkpoint_store import CheckpointStore, Say
 from slurm_hadar.runtime.copies_ledger import Ledger
 from slurm_hadar.runtime.core import SessionCore
-from slurm_hadar.runtime.steering import TrainingSteering
+from slurm_hadar.runtime.save_and_leave import TrainingSteering
 
 _SAVES = 20.0
 """A save is due again after this many times its own seconds (5%)."""

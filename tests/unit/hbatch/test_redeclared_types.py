@@ -7,7 +7,7 @@ import pytest
 from hand_made import request_of
 
 from slurm_hadar import config as configuration
-from slurm_hadar.cli.other_types import left_out, may_be_moved_there, with_other_types
+from slurm_hadar.cli.redeclared_types import left_out, may_be_moved_there, with_other_types
 from slurm_hadar.domain.declaration import Declaration, decode, encode
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.job import UNTYPED, GpuRequest, Job, JobState

@@ -11,7 +11,7 @@ from small_training import outside_slurm
 
 from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.runtime import check_lineage
-from slurm_hadar.runtime.hosted import Hosted
+from slurm_hadar.runtime.framework_loop import Hosted
 from slurm_hadar.runtime.samples import digest, order
 
 pytestmark = pytest.mark.usefixtures(outside_slurm.__name__)

@@ -5,8 +5,8 @@ import sqlite3
 import pytest
 
 from slurm_hadar.profiles.measured import RateSample
+from slurm_hadar.profiles.network_tiers import GUESS, TierRates, nearest
 from slurm_hadar.profiles.sizes import gradient_bytes
-from slurm_hadar.profiles.tiers import GUESS, TierRates, nearest
 
 GROUP = (1000, "v100", 8, 64)
 

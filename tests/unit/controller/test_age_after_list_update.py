@@ -8,7 +8,7 @@ from hand_made import NOW, as_cluster, config, decide, dictate, hinted, job, loo
 
 from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.pending import age_compensation, list_updates
+from slurm_hadar.controller.actuation.pending import age_after_list_update, list_updates
 from slurm_hadar.controller.actuation.pending.hint_updates import (
     Hint,
     HintInput,
@@ -120,9 +120,9 @@ def tick(slurm, store, tmp_path, *others):
     jobs = [slurm.shown(), *others]
     shown = replace(observation(jobs, steering={"1": known}), age=AGE, keeps_ages=True)
     hints = decide(shown, {}, SITE).of(Kind.HINT)
-    aged = age_compensation.need(hints, shown)
+    aged = age_after_list_update.need(hints, shown)
     context = ActionContext(as_cluster(slurm), store, site, clock=lambda: slurm.now)
-    return age_compensation.send(context, aged, shown, slurm.sleep), aged
+    return age_after_list_update.send(context, aged, shown, slurm.sleep), aged
 
 
 def kept(store):
@@ -157,16 +157,16 @@ def test_a_job_with_the_place_of_another_keeps_that(store, tmp_path, dies):
     one = slurm.shown()
     action = Action(Kind.HINT, one, {"Partition": LIST}, replace(ours, age_lost=True), "it fits")
     shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
-    assert age_compensation.need([action], shown) == [action]
+    assert age_after_list_update.need([action], shown) == [action]
     site = config(f'[site]\nexchange_dir = "{tmp_path}/exchange"\n')
     context = ActionContext(as_cluster(slurm), store, site, clock=lambda: slurm.now)
     if dies:
         slurm.later = [lambda _: 1 / 0]
         with pytest.raises(ZeroDivisionError):
-            age_compensation.send(context, [action], shown, slurm.sleep)
+            age_after_list_update.send(context, [action], shown, slurm.sleep)
         assert kept(store).was["Nice"] == "0" and kept(store).wrote["Nice"] == "-440"
         return
-    assert not age_compensation.send(context, [action], shown, slurm.sleep).refused
+    assert not age_after_list_update.send(context, [action], shown, slurm.sleep).refused
     assert slurm.partition == LIST and slurm.nice == 100 and min(slurm.observation) == before
     assert kept(store).was["Nice"] == "0" and kept(store).wrote["Nice"] == "100"
 
@@ -264,10 +264,10 @@ def test_whose_age_is_kept(more, ours, keeps):
     shown = replace(observation([one], steering={"1": ours}), age=AGE, keeps_ages=True)
     steering = replace(ours, age_lost=True)
     action = Action(Kind.HINT, one, {"Partition": LIST}, steering, "its order of preference")
-    assert age_compensation.need([action], shown) == ([action] if keeps else [])
-    assert age_compensation.need([action], replace(shown, keeps_ages=False)) == []
+    assert age_after_list_update.need([action], shown) == ([action] if keeps else [])
+    assert age_after_list_update.need([action], replace(shown, keeps_ages=False)) == []
     exchanges = replace(action, fields={**action.fields, "Nice": "3"})
-    assert age_compensation.need([exchanges], shown) == []
+    assert age_after_list_update.need([exchanges], shown) == []
 
 
 def test_a_list_is_ordered_however_long_its_job_has_waited_where_its_age_is_kept():
@@ -388,7 +388,7 @@ def test_no_list_takes_an_age_that_nothing_keeps(names, listed, was, nice):
                 # The deadline of a list is that of the list which the job has.
                 assert action.steering.until == own.until, case
             elif changes:
-                kept = age_compensation.need([action], observed) == [action]
+                kept = age_after_list_update.need([action], observed) == [action]
                 assert kept, case
 
 
@@ -400,7 +400,7 @@ def test_a_nice_goes_first_and_the_list_at_the_next_tick():
     then = replace(one, nice=0, priority=one.priority + 100)
     observed, (action,) = hints_for(then, action.steering, None, excluded=False, deep=False)
     assert dict(action.fields) == {"Partition": LIST}
-    assert age_compensation.need([action], observed) == [action]
+    assert age_after_list_update.need([action], observed) == [action]
 
 
 def test_a_list_that_stays_has_no_deadline():
