@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from slurm_hadar.cli.sbatch_stderr import HeldMessages
+    from slurm_hadar.cli.sbatch_stderr import SbatchStderr
 
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -43,7 +43,7 @@ def run_sbatch(
     words: Sequence[str],
     environment: Mapping[str, str],
     meanwhile: Callable[[], None],
-    messages: HeldMessages | None = None,
+    messages: SbatchStderr | None = None,
 ) -> int:
     """Run sbatch with these arguments as a child, with this process's own input and output, and
     call ``meanwhile`` beside it. ``messages``: take its stderr; what they hold at its end is the

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from slurm_hadar.cli.real_sbatch import run_sbatch
-from slurm_hadar.cli.sbatch_stderr import HeldMessages
+from slurm_hadar.cli.sbatch_stderr import SbatchStderr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def run(
 ) -> tuple[int, bool]:
     """Run sbatch with a list of partitions, and once more without where Slurm refuses the job for
     it, which is said. Returns sbatch's exit code, and whether it was refused."""
-    messages = HeldMessages()
+    messages = SbatchStderr()
     words = submit.sbatch_arguments(outcome.added)
     code = run_sbatch(submit.program(), words, submit.environment, meanwhile, messages)
     why = refusal(messages.end()) if code else ""

@@ -12,7 +12,7 @@ _QUIET_S = 2.0
 """Within which slurmctld refuses a job as a rule; what sbatch said before is shown then."""
 
 
-class HeldMessages:
+class SbatchStderr:
     """The stderr of an sbatch, read beside it and shown when it has been quiet for two seconds, or
     by :meth:`show`. ``writes``: the handle that sbatch is to have as its stderr."""
 
