@@ -11,9 +11,9 @@ from slurm_hadar.policies.allocation import (
     nodes_text,
     placement_of,
 )
-from slurm_hadar.policies.ends import ends, ends_here, moves
 from slurm_hadar.policies.hadar.bids import Bid, Market, PassTerms
 from slurm_hadar.policies.hadar.utility import TypeOption
+from slurm_hadar.policies.reason_text import end_here_text, end_text, move_reason
 from slurm_hadar.policies.unavailable import unavailable
 
 
@@ -44,7 +44,7 @@ def _placement(market: Market, job: int, bid: Bid, rank: str) -> Placement:
     what, where = gpus_text(placed), nodes_text(placed)
     incumbent = market.incumbents.get(job)
     if bid.stay and incumbent is not None:
-        text = f"stays on {what} ({where}), {ends_here(view, job, bid.seconds)}"
+        text = f"stays on {what} ({where}), {end_here_text(view, job, bid.seconds)}"
         if not view.jobs.movable[job]:
             text += "; it cannot be moved now"
         elif not incumbent.movable:
@@ -55,8 +55,10 @@ def _placement(market: Market, job: int, bid: Bid, rank: str) -> Placement:
             text += f"; no free placement is worth a restart of {view.jobs.restart_s[job]:.0f} s"
     else:
         # The end comes first: it matters most to the job's owner.
-        went = moves(view, job, bid.seconds, incumbent.seconds) if incumbent is not None else ""
-        text = f"{what} on {where}: {ends(view, job, bid.seconds)}{went}; {rank}"
+        went = (
+            move_reason(view, job, bid.seconds, incumbent.seconds) if incumbent is not None else ""
+        )
+        text = f"{what} on {where}: {end_text(view, job, bid.seconds)}{went}; {rank}"
         if market.utilities.critical[job]:
             text += ", ahead because it decides when all the work ends"
         text += (
@@ -74,7 +76,7 @@ def _alternative(market: Market, job: int, bid: Bid) -> str:
         if option.count != count or option.gpu_type not in kinds:
             return (
                 f"; next best {_option_text(market, option)}:"
-                f" {ends(market.view, job, option.seconds)}, value {_number(option.utility)}"
+                f" {end_text(market.view, job, option.seconds)}, value {_number(option.utility)}"
             )
     return "; no other GPU type or count is open to it"
 
@@ -104,7 +106,7 @@ def _waits(
     return (
         f"{stopped}short of {short[key]}; {rank};"
         f" best for it: {_option_text(market, options[0])},"
-        f" {ends(market.view, job, options[0].seconds)}"
+        f" {end_text(market.view, job, options[0].seconds)}"
     )
 
 

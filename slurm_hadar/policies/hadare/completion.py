@@ -5,7 +5,6 @@ from dataclasses import replace
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.view import BoolArray, View
 from slurm_hadar.policies.allocation import gpus_and_nodes
-from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadare.forks import (
     Forks,
     ForkSettings,
@@ -14,6 +13,7 @@ from slurm_hadar.policies.hadare.forks import (
     shares_of,
 )
 from slurm_hadar.policies.hadare.main_copies import RunningCopies, Seats, rate_of, seats_of
+from slurm_hadar.policies.reason_text import end_text
 
 _MOST_NAMED = 6
 
@@ -100,7 +100,7 @@ def _placement(view: View, forks: Forks, job: int, seats: Seats, stays: bool) ->
     reason = f"{'stays' if stays else 'forked'} in {len(seats)} copies: {', '.join(parts)}"
     if alone > 0:
         reason += f"; {rate / alone:.2f} times as fast as on the best of these alone"
-        reason += f", {ends(view, job, float(view.jobs.left[job]) / rate)}"
+        reason += f", {end_text(view, job, float(view.jobs.left[job]) / rate)}"
     return Placement(
         gpus=gpus, nodes=nodes, copies=len(seats), shares=shares, tier="network", reason=reason
     )

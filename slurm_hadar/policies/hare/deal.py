@@ -14,10 +14,10 @@ from slurm_hadar.domain.dealing import deal
 from slurm_hadar.domain.placement import Placement
 from slurm_hadar.domain.view import IntArray, View
 from slurm_hadar.policies.allocation import gpus_and_nodes
-from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.hadar.settings import HadarOptions
 from slurm_hadar.policies.hadare.forks import SpareCapacity, shares_of
 from slurm_hadar.policies.hadare.main_copies import Seat, Seats, rate_of
+from slurm_hadar.policies.reason_text import end_text
 
 _TIE = 1e-9
 _SLACK = 1e-6
@@ -161,7 +161,7 @@ def placement(view: View, job: int, dealing: DealtTasks, stays: bool, cause: str
     reason = f"{stay if stays else ''}{how}; {cause}"
     left = float(view.jobs.left[job])
     if dealing.rate > 0 and np.isfinite(left):
-        reason += f", {ends(view, job, left / dealing.rate)}"
+        reason += f", {end_text(view, job, left / dealing.rate)}"
     return Placement(
         gpus=gpus,
         nodes=nodes,

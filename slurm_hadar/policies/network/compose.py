@@ -14,7 +14,7 @@ from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, IntArray, View
 from slurm_hadar.policies.allocation import Allocation
 from slurm_hadar.policies.network.defragmentation import Defragmenter, Moved
-from slurm_hadar.policies.network.outlook import Outlook
+from slurm_hadar.policies.network.expected_slowdown import ExpectedSlowdown
 from slurm_hadar.policies.network.rack_capacity import ANYWHERE, GangRequest, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
 
@@ -82,13 +82,13 @@ def placed_near(view: View, plan: Plan, worth: float = 2.0) -> Plan:
     jobs = view.jobs
     if not plan.placements or (jobs.network is None and not view.nodes.rack.any()):
         return plan
-    rack_capacity, outlook = RackCapacity(view), Outlook(view, NetworkOptions(), {})
+    rack_capacity, slowdown = RackCapacity(view), ExpectedSlowdown(view, NetworkOptions(), {})
     row = {id_: at for at, id_ in enumerate(jobs.ids)}
     parts = _free_and_staying(view, plan, rack_capacity, row)
     if parts is None:
         return plan
     free, stay = parts
-    free.sort(key=lambda one: (outlook.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
+    free.sort(key=lambda one: (slowdown.speed_kept_over_racks(row[one[0]]), -one[1].gpu_count))
     placements = dict(plan.placements)
     maker = Defragmenter(view, rack_capacity, stay)
     for id_, placement in free:

@@ -10,7 +10,7 @@ from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.traits import TIERS
 from slurm_hadar.domain.view import BoolArray, FloatArray, View
 from slurm_hadar.policies.allocation import Allocation, placement_of
-from slurm_hadar.policies.network.outlook import Outlook
+from slurm_hadar.policies.network.expected_slowdown import ExpectedSlowdown
 from slurm_hadar.policies.network.rack_capacity import ANYWHERE, GangRequest, RackCapacity
 from slurm_hadar.policies.network.settings import NetworkOptions
 
@@ -41,7 +41,7 @@ class OfferLoop:
     """One decision: the placements so far, and the jobs that wait."""
 
     def __init__(self, view: View, settings: NetworkOptions, far_capacity: float = 0.0) -> None:
-        """``far_capacity``: see :class:`Outlook`."""
+        """``far_capacity``: see :class:`ExpectedSlowdown`."""
         self.view, self.rack_capacity = view, RackCapacity(view)
         self.held: dict[int, Allocation] = {}
         for job, node, kind, count in view.jobs.held.tolist():
@@ -53,7 +53,7 @@ class OfferLoop:
         self.tier_now = {
             job: self.rack_capacity.tier_of(allocation) for job, allocation in self.held.items()
         }
-        self.outlook = Outlook(view, settings, self.tier_now, far_capacity)
+        self.slowdown = ExpectedSlowdown(view, settings, self.tier_now, far_capacity)
         self._nic_load = [0.0] * len(view.nodes.names)
         for job, allocation in self.held.items():
             self._traffic(job, allocation, 1.0)
@@ -95,7 +95,7 @@ class OfferLoop:
         column, tier = self._column[job], self.rack_capacity.best_tier(request)
         if tier > ANYWHERE:
             return float("inf")
-        factor = self.outlook.factor(job, request.kind, column, tier)
+        factor = self.slowdown.factor(job, request.kind, column, tier)
         rate = float(self.view.jobs.rate[job, request.kind, column])
         return float(self.view.jobs.left[job]) / (rate * factor)
 
@@ -131,10 +131,10 @@ class OfferLoop:
                 allocation = self.rack_capacity.find(request, widest)
                 if allocation is not None:
                     tier = max(best, self.rack_capacity.tier_of(allocation))
-                    factor = self.outlook.factor(
+                    factor = self.slowdown.factor(
                         job, kind, column, tier, self._busiest_nic(job, allocation)
                     )
-                    lost = self.outlook.factor(job, kind, column, best) / factor - 1.0
+                    lost = self.slowdown.factor(job, kind, column, best) / factor - 1.0
                     seconds = left / (float(jobs.rate[job, kind, column]) * factor)
                     found.append(
                         RackOffer(allocation, kind, count, tier, best, seconds, max(0.0, lost))
@@ -150,7 +150,7 @@ class OfferLoop:
             return float("inf")
         kinds = [int(self.rack_capacity.pools.gpu_type[slot]) for slot, _ in allocation]
         rate = float(jobs.rate[job, kinds, self.view.counts.index(count)].min())
-        rate *= float(self.outlook.slowed[job])
+        rate *= float(self.slowdown.slowed[job])
         return float(jobs.left[job]) / rate if rate > 0 else float("inf")
 
     def factor_at_best(self, job: int) -> float:
@@ -164,7 +164,7 @@ class OfferLoop:
             return 0.0
         best = self.rack_capacity.best_tier(self.rack_capacity.request(job, kind, count))
         column = self.view.counts.index(count)
-        return self.outlook.factor(job, kind, column, best) if best <= ANYWHERE else 0.0
+        return self.slowdown.factor(job, kind, column, best) if best <= ANYWHERE else 0.0
 
     def requests(self, job: int) -> tuple[GangRequest, ...]:
         """The requests of a job, one for each type on which it can run."""
@@ -184,9 +184,9 @@ class OfferLoop:
         if job in self.held:
             self.moved.add(job)
             if self.tier_now[job] == ANYWHERE:
-                self.outlook.leaves(job)
+                self.slowdown.leaves(job)
         if offer.tier == ANYWHERE:
-            self.outlook.joins(job)
+            self.slowdown.joins(job)
         self._place(job, offer.allocation, reason)
 
     def release(self, job: int) -> Allocation:
@@ -204,7 +204,7 @@ class OfferLoop:
     def stop(self, job: int) -> Allocation:
         """Return a running job on several racks to the queue; returns what it held."""
         allocation = self.release(job)
-        self.outlook.leaves(job)
+        self.slowdown.leaves(job)
         del self.held[job], self.placements[self.view.jobs.ids[job]]
         return allocation
 
@@ -212,7 +212,7 @@ class OfferLoop:
         """Undo :meth:`stop`."""
         self.held[job] = allocation
         self.retake(job)
-        self.outlook.joins(job)
+        self.slowdown.joins(job)
         self.keep(job, f"stays {WHERE[self.tier_now[job]]}")
 
     def serve(self, order: Sequence[int], answer: Answer) -> list[int]:
@@ -271,14 +271,14 @@ class OfferLoop:
         nodes = {self.rack_capacity.pools.node_of[slot] for slot, _ in allocation}
         if len(nodes) > 1:
             for node in nodes:
-                self._nic_load[node] += sign * self.outlook.nic_share(job)
+                self._nic_load[node] += sign * self.slowdown.nic_share(job)
 
     def _busiest_nic(self, job: int, allocation: Allocation) -> float:
         """The load that the busiest NIC of these nodes would have."""
         nodes = {self.rack_capacity.pools.node_of[slot] for slot, _ in allocation}
         if len(nodes) == 1:
             return 0.0
-        return max(self._nic_load[node] for node in nodes) + self.outlook.nic_share(job)
+        return max(self._nic_load[node] for node in nodes) + self.slowdown.nic_share(job)
 
     def _place(self, job: int, allocation: Allocation, reason: str) -> None:
         pools, view = self.rack_capacity.pools, self.view

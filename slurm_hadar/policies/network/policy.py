@@ -21,11 +21,11 @@ import numpy as np
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import State, View
 from slurm_hadar.policies.allocation import Demand, FreeCapacity
-from slurm_hadar.policies.ends import ends
 from slurm_hadar.policies.network.offer_loop import WHERE, Answer, OfferLoop, RackOffer
 from slurm_hadar.policies.network.rack_capacity import ANYWHERE, MACHINE, GangRequest
 from slurm_hadar.policies.network.rack_reservation import RackReservations, reserve_a_rack
 from slurm_hadar.policies.network.settings import NetworkOptions
+from slurm_hadar.policies.reason_text import end_text
 from slurm_hadar.policies.record import Policy, Trait
 
 _BUSY = 0.1
@@ -56,7 +56,7 @@ def decide(view: View, state: State) -> tuple[Plan, State]:
     loop.serve([job for job in first if loop.waits(job)], patience.far)
     notes = tuple(
         f"an exchange {WHERE[tier]} takes {longer:.1f} times as long as with the links to itself"
-        for tier, longer in enumerate(loop.outlook.longer)
+        for tier, longer in enumerate(loop.slowdown.longer)
         if longer > 1.05
     )
     return loop.plan((*notes, *reservations.notes())), patience.state(state)
@@ -90,7 +90,7 @@ class _Patience:
         if against := self._reservations.refuses(job, offer):
             return False, against
         self._timers.accepted(offer.tier, offer.count, self._waited_s(job))
-        end = ends(self._loop.view, job, offer.seconds)
+        end = end_text(self._loop.view, job, offer.seconds)
         return True, f"{WHERE[offer.tier]}, the nearest that could hold it; {end}"
 
     def far(self, job: int, offer: RackOffer) -> tuple[bool, str]:
@@ -117,11 +117,12 @@ class _Patience:
         reason = f"its wait for a place {WHERE[offer.best]} is over"
         if offer.lost < 0.01:
             reason = "a nearer place would not make it faster"
-        return True, f"{WHERE[offer.tier]}: {reason}; {ends(self._loop.view, job, offer.seconds)}"
+        end = end_text(self._loop.view, job, offer.seconds)
+        return True, f"{WHERE[offer.tier]}: {reason}; {end}"
 
     def state(self, state: State) -> State:
         """The policy's state after this round."""
-        far_capacity = self._loop.outlook.far_capacity
+        far_capacity = self._loop.slowdown.far_capacity
         return {**state, "waits": self._timers.plain(), "far_capacity": far_capacity}
 
     def _waited_s(self, job: int) -> float:
@@ -133,9 +134,9 @@ class _Patience:
 
 def _improve(loop: OfferLoop, settings: NetworkOptions, reservations: RackReservations) -> None:
     """Offer running jobs better tiers, those that the network slows most first."""
-    view, outlook = loop.view, loop.outlook
+    view, slowdown = loop.view, loop.slowdown
     jobs = view.jobs
-    order = sorted(loop.held, key=lambda job: (outlook.slowed[job], jobs.attained[job], job))
+    order = sorted(loop.held, key=lambda job: (slowdown.slowed[job], jobs.attained[job], job))
     settled = (view.now - jobs.since_s >= settings.min_stay_s) & jobs.movable
     for job in order:
         now_s = loop.seconds_now(job)
@@ -242,7 +243,7 @@ def preempt_borrowers(
 
 def _borrowers(loop: OfferLoop, settings: NetworkOptions) -> list[int]:
     """Jobs that may be stopped, the most slowed first."""
-    jobs, slowed = loop.view.jobs, loop.outlook.slowed
+    jobs, slowed = loop.view.jobs, loop.slowdown.slowed
     found = []
     for job in loop.held:
         settled = loop.view.now - jobs.since_s[job] >= settings.min_stay_s

@@ -13,8 +13,8 @@ from slurm_hadar.policies.allocation import (
     placement_of,
 )
 from slurm_hadar.policies.batches import chosen_batch
-from slurm_hadar.policies.ends import UNKNOWN, ends, moves, time_left
 from slurm_hadar.policies.ones.problem import PlacedRound
+from slurm_hadar.policies.reason_text import UNKNOWN, end_text, move_reason, time_left_text
 from slurm_hadar.policies.timetable.places import PlacedJobs
 from slurm_hadar.policies.unavailable import unavailable
 from slurm_hadar.solvers.evolution import Best
@@ -52,11 +52,11 @@ class _Reasons:
             text += "; it cannot be moved now"
         seconds = problem.seconds[job, option] if option >= 0 else np.array([np.inf])
         if option >= 0 and np.isfinite(seconds[size]):
-            text += f", {ends(view, job, float(seconds[size]))}"
+            text += f", {end_text(view, job, float(seconds[size]))}"
         was = int(problem.now_option[job])
         if not stays and was >= 0:
             there = float(problem.seconds[job, was, problem.now_batch[job]])
-            text += moves(view, job, float(seconds[size]), there)
+            text += move_reason(view, job, float(seconds[size]), there)
         placement = replace(placed, tier=gang_tier(placed), reason=text)
         sizes = problem.sizes[job]
         if not sizes.any():
@@ -81,7 +81,7 @@ class _Reasons:
             ).sum()
         )
         stopped = "stopped for others; " if job in options.held else ""
-        left = time_left(self.view, job, float(quickest[best]))
+        left = time_left_text(self.view, job, float(quickest[best]))
         end = f"it would end in {left}" if left else UNKNOWN
         return (
             f"{stopped}no schedule was found in which it had GPUs and all jobs together ended "

@@ -15,7 +15,7 @@ from slurm_hadar.policies.allocation import (
     placement_of,
     resource_pools,
 )
-from slurm_hadar.policies.ends import ends
+from slurm_hadar.policies.reason_text import end_text
 
 
 def seconds_left(view: View) -> FloatArray:
@@ -52,7 +52,7 @@ def serve(view: View, order: Sequence[int], *, strict: bool) -> Plan:
         allocation, time, shortage = _find(view, free_capacity, job, seconds[job], needs[job])
         if allocation:
             free_capacity.take(allocation, needs[job])
-            reason = f"{place + 1} of {len(order)} in turn, {ends(view, job, time)}"
+            reason = f"{place + 1} of {len(order)} in turn, {end_text(view, job, time)}"
             placements[id_] = placement_of(view, pools, allocation, reason)
         else:
             waiting[id_] = shortage

@@ -10,7 +10,14 @@ from slurm_hadar.policies.allocation import (
     nodes_text,
     placement_of,
 )
-from slurm_hadar.policies.ends import UNKNOWN, ends, ends_here, moves, span, time_left
+from slurm_hadar.policies.reason_text import (
+    UNKNOWN,
+    end_here_text,
+    end_text,
+    move_reason,
+    span,
+    time_left_text,
+)
 from slurm_hadar.policies.timetable.choice import RoundChoice
 from slurm_hadar.policies.timetable.doubt import restart_factor
 from slurm_hadar.policies.timetable.places import PlacedJobs
@@ -101,7 +108,7 @@ class _Reasons:
         known = at >= 0 and bool(np.isfinite(options.seconds[job, at]))
         if options.bound[job] and stays:
             here_s = float(options.seconds[job, at])
-            text += (f", {ends_here(view, job, here_s)}" if known else "") + self._bound(job)
+            text += (f", {end_here_text(view, job, here_s)}" if known else "") + self._bound(job)
         elif not known:
             kind = view.types[int(pools.gpu_type[allocation[0][0]])]
             text += f"; its speed on {kind} is not known"
@@ -116,7 +123,8 @@ class _Reasons:
         return "; it cannot be moved now"
 
     def _why(self, job: int, at: int, stays: bool) -> str:
-        end = (ends_here if stays else ends)(self.view, job, float(self.options.seconds[job, at]))
+        text_of = end_here_text if stays else end_text
+        end = text_of(self.view, job, float(self.options.seconds[job, at]))
         text = f", {end}; {self._gain(job, at)}"
         if self.choice.critical[job]:
             text += (
@@ -134,7 +142,8 @@ class _Reasons:
             text += "; it changes nodes, so that a job with more GPUs gets one of its own"
         elif job in self._places.onto_idle:
             here_s, there_s = self.options.seconds[job, [was, at]].tolist()
-            text += f"{moves(self.view, job, there_s, here_s)}, and no other job needs these GPUs"
+            text += move_reason(self.view, job, there_s, here_s)
+            text += ", and no other job needs these GPUs"
         elif was >= 0:
             text += self._leaves(job, was, at)
         elif was == -1:
@@ -242,7 +251,7 @@ class _Reasons:
         if self._full[best]:
             why = "it is full, and no job there can be moved now"
         why = f"best for it: {name}, {self._gain(job, best)}, but {why}"
-        left = time_left(self.view, job, float(self.options.seconds[job, best]))
+        left = time_left_text(self.view, job, float(self.options.seconds[job, best]))
         end = f"it would end in {left}" if left else UNKNOWN
         return f"{stopped}{why}; {end}{self._fairly(job)}"
 

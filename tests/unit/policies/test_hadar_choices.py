@@ -11,8 +11,8 @@ import pytest
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.domain.placement import Plan
 from slurm_hadar.domain.view import JobArrays, NodeArrays, View
-from slurm_hadar.policies.ends import moves
 from slurm_hadar.policies.hadar import policy as hadar
+from slurm_hadar.policies.reason_text import move_reason
 from slurm_hadar.testing import NOW, jobs_of, nodes_of, place_of, view_of
 from slurm_hadar.testing import check_plan as check
 
@@ -390,5 +390,5 @@ def test_the_state_is_plain() -> None:
 def test_a_move_names_no_factor_that_rounds_to_one() -> None:
     jobs = replace(jobs_of([[[1.0]]]), end_known=np.array([False]))
     unknown = view_of(nodes_of([[1]]), jobs, (1,), {})
-    assert moves(unknown, 0, 100.0, 104.0) == "; it moves"
-    assert moves(unknown, 0, 100.0, 150.0).endswith("expected to be 1.5 times as fast there")
+    assert move_reason(unknown, 0, 100.0, 104.0) == "; it moves"
+    assert move_reason(unknown, 0, 100.0, 150.0).endswith("expected to be 1.5 times as fast there")

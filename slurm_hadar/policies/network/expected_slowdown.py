@@ -13,7 +13,7 @@ _FULL = 1.05
 """Links that lengthen an exchange by more than this factor are full."""
 
 
-class Outlook:
+class ExpectedSlowdown:
     """Expected rates: (J, 3) factors, and how much longer an exchange takes at each tier now.
 
     A factor f on the job's fastest type means 1 / f - 1 of exchange per unit of compute; on a type
