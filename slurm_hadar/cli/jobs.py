@@ -31,7 +31,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.actuation import job_updates
 from slurm_hadar.controller.actuation.move_steps import reported_saved
 from slurm_hadar.controller.actuation.pending import owners_nices
-from slurm_hadar.controller.actuation.running import mails
+from slurm_hadar.controller.actuation.running import mail_type
 from slurm_hadar.controller.lock import controllers_uid
 from slurm_hadar.controller.observation import steering_store
 from slurm_hadar.controller.observation.observed import Observation, opted_in
@@ -103,7 +103,7 @@ def optout(job: JobArgument, config: ConfigOption = None, as_json: JsonOption = 
         changes.append(update)
     already = all(found.opted_out for found in jobs) and changed == _declared(jobs)
     if not already or any(map(_restores, jobs, changes)):
-        _send(cluster, jobs, mails.without_others(cluster, jobs, changes, steering))
+        _send(cluster, jobs, mail_type.without_others(cluster, jobs, changes, steering))
     command = "" if already else shlex.join(["hadar", "set", job, *undo])
     said = f"job {job} is an ordinary job now; undo with: {command}"
     said = f"job {job} is opted out already" if already else said

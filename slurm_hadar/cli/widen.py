@@ -15,10 +15,10 @@ from slurm_hadar.cli.common import (
     print_json,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller import overdue
+from slurm_hadar.controller import expired_lists
 from slurm_hadar.controller.actuation.restored_request import within_types
+from slurm_hadar.controller.expired_lists import Widened
 from slurm_hadar.controller.observation import steering_store
-from slurm_hadar.controller.overdue import Widened
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.steering import Steering
 
@@ -35,13 +35,13 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     their own.
     """
     site = load_to_ask(config)
-    acts = overdue.controller_is_active(site) is True
+    acts = expired_lists.controller_is_active(site) is True
     done = Widened() if acts else _widened(site, os.getuid() == site.controller_uid)
     if as_json:
         found = {"jobs": done.lists, "refused": dict(done.refused)}
         print_json("widen", {"controller_active": acts, **found})
     elif acts:
-        typer.echo(f"nothing changed: {overdue.active_controller(site)}")
+        typer.echo(f"nothing changed: {expired_lists.active_controller_message(site)}")
     else:
         typer.echo(f"jobs widened past their deadline: {len(done.lists)}")
         for job, names in done.lists.items():
@@ -54,7 +54,7 @@ def widen(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def widen_own(site: Config) -> None:
     """Widen the caller's own jobs where the controller has died; report on stderr."""
-    if overdue.controller_is_active(site) is False:
+    if expired_lists.controller_is_active(site) is False:
         done = _widened(site, everybodys=False)
         for job, names in done.lists.items():
             said = f"job {job} is past its deadline and no controller is active: Partition={names}"
@@ -74,7 +74,9 @@ def _widened(site: Config, everybodys: bool) -> Widened:
     def restored(job: Job, steered: Steering, fields: Mapping[str, str]) -> Mapping[str, str]:
         return within_types(job, steered, fields, site)
 
-    done = overdue.widen(cluster, jobs, steering_store.of_jobs(site, jobs), time.time(), restored)
+    done = expired_lists.widen(
+        cluster, jobs, steering_store.of_jobs(site, jobs), time.time(), restored
+    )
     # Tasks of an array get it at Slurm's next computation.
     keep_ages(cluster, [(job, update) for job, update in done.sent if not job.array_tasks])
     return done

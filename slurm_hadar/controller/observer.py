@@ -21,7 +21,7 @@ from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.observation.racks import Topology
 from slurm_hadar.controller.observation.returned_nodes import REQUEUED, ReturnedNodes
-from slurm_hadar.controller.snapshot import bills, chaining
+from slurm_hadar.controller.snapshot import billing, chaining
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.job import Job, JobState
@@ -70,7 +70,7 @@ class Observer:
         shown, ages = self._with_ages(limited, bool(lent.ours))
         return Observation(
             now=observation.now,
-            jobs=bills.as_billed(shown, observation.partitions, ours),
+            jobs=billing.as_billed(shown, observation.partitions, ours),
             nodes=nodes,
             partitions=observation.partitions,
             reservations=observation.reservations,

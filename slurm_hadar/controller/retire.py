@@ -9,7 +9,7 @@ from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.job_updates import UNTIL_IT_RUNS, asked_for
 from slurm_hadar.controller.actuation.pending import lent_places, owners_nices
 from slurm_hadar.controller.actuation.restored_request import within_types
-from slurm_hadar.controller.actuation.running import mails
+from slurm_hadar.controller.actuation.running import mail_type
 from slurm_hadar.controller.actuation.running.requeued_job import begin_time_returned
 from slurm_hadar.controller.lock import rival
 from slurm_hadar.controller.observation.observed import Observation
@@ -190,7 +190,7 @@ def _updates(
             freed = begin_time_returned(moves[job.id], job, now, delay_s)
             update = replace(update, fields={**update.fields, **freed})
         updates.append(update)
-    return mails.without_others(controller.cluster, ours, updates, observation.steering)
+    return mail_type.without_others(controller.cluster, ours, updates, observation.steering)
 
 
 def _made_ordinary(

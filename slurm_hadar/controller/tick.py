@@ -25,9 +25,9 @@ from slurm_hadar.controller.actuation.plan_diff import PlanDiff
 from slurm_hadar.controller.actuation.running import (
     chain_requeues,
     idle_allocations,
-    mails,
+    mail_type,
     moves,
-    still_open,
+    recheck_before_requeue,
 )
 from slurm_hadar.controller.actuation.running.limits_guard import LimitsGuard
 from slurm_hadar.controller.announcements import Announcements
@@ -279,7 +279,7 @@ class Controller:
         left = idle_nodes.without(observation, idle_nodes.on_idle_nodes(observation, self.config))
         moving = [entry.job for entry in others]
         guard = LimitsGuard(self.cluster, self.rules, observation, self.config, moving)
-        return still_open.obstacles(ripe, others, left, self.config, guard.refused)
+        return recheck_before_requeue.obstacles(ripe, others, left, self.config, guard.refused)
 
     def _obstacles_now(
         self, ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]
@@ -386,7 +386,7 @@ class Controller:
         self, context: ActionContext, means: PlanDiff, tick: TickContext, shown: Snapshot
     ) -> Sent:
         observation = tick.observation
-        hinted, later = mails.still_ours(context, means.of(Kind.HINT), observation.steering)
+        hinted, later = mail_type.still_ours(context, means.of(Kind.HINT), observation.steering)
         hinted, unsent = confirm_exchange.unchanged_since_observed(context, hinted)
         recounted = age_after_list_update.need(hinted, observation)
         hinted = [action for action in hinted if action not in recounted]

@@ -30,7 +30,7 @@ _COMPARED = ("Features", "Nice", "Partition", "ReqNodeList", "TresPerJob", "Tres
 """Fields that Slurm shows as they were written. Not those of nodes, tasks, CPUs and memory, which
 it shows in forms of its own and late, and which go together: one that is given up alone makes the
 rest a request that it cannot carry out. MailType:
-:mod:`slurm_hadar.controller.actuation.running.mails`.
+:mod:`slurm_hadar.controller.actuation.running.mail_type`.
 """
 _NOTHING = Steering()
 _SAME_TIME_S = 1.5

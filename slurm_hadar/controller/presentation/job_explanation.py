@@ -24,7 +24,7 @@ from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.presentation import closed_partitions, excluded_types, move_text
 from slurm_hadar.controller.presentation.speeds import rate_rows
 from slurm_hadar.controller.profiling import gpu_use
-from slurm_hadar.controller.snapshot import bills, chaining
+from slurm_hadar.controller.snapshot import billing, chaining
 from slurm_hadar.controller.snapshot.eligibility import gpus_of, profile_key
 from slurm_hadar.controller.snapshot.restart_costs import RestartCosts
 from slurm_hadar.controller.snapshot.scheduling_input import done_again_s
@@ -131,7 +131,7 @@ def _hints(
     memory = {name: gpu.memory_gb for name, gpu in config.gpu_types.items()}
     found = [
         gpu_use.too_small(job, known, memory),
-        bills.note(job, observation.partitions),
+        billing.note(job, observation.partitions),
         _no_copies(job.declaration or Declaration(), config),
         _age_not_restored(job, observation, config),
         excluded_types.contradicting_features(job, config)

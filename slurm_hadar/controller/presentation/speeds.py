@@ -9,7 +9,7 @@ import numpy as np
 from slurm_hadar.config import Config
 from slurm_hadar.controller.observation.access import declared_list
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.snapshot import bills
+from slurm_hadar.controller.snapshot import billing
 from slurm_hadar.controller.snapshot.eligibility import (
     SchedulableJob,
     batch_of,
@@ -128,7 +128,7 @@ def _why_not_used(
         return "it cannot run so"
     alone = np.where(used > 0, speeds, 0.0)
     alone[cell] = speeds[cell]
-    affordable = bills.affordable(
+    affordable = billing.affordable(
         alone[None], [target], where.observation, view.types, view.counts
     )[0]
     if not affordable[cell]:

@@ -15,7 +15,7 @@ from slurm_hadar.controller.observation.partition_access import open_to
 from slurm_hadar.controller.snapshot import (
     at_risk,
     batch_choice,
-    bills,
+    billing,
     chaining,
     cpus,
     distance,
@@ -147,7 +147,7 @@ def job_arrays(
         goes_on = np.array(moves_later, bool) & ~(in_time & there).any(axis=(1, 2))
         rate = np.where(in_time | goes_on[:, None, None], rate, 0.0)
         work = _up_to_the_limit(work, rate.max(axis=(1, 2), initial=0.0) * reach, goes_on)
-    rate = np.where(bills.affordable(rate, targets, observation, kinds, counts), rate, 0.0)
+    rate = np.where(billing.affordable(rate, targets, observation, kinds, counts), rate, 0.0)
     _keep_possible(rate, speeds.table, targets, kinds, counts)
     found = JobArrays(
         ids=tuple(job.id for job in jobs),

@@ -19,6 +19,7 @@ from hand_made import config, job
 from missing import needs_root
 
 from slurm_hadar.controller.actuation.apply import ActionContext
+from slurm_hadar.controller.expired_lists import active_controller_message, controller_is_active
 from slurm_hadar.controller.lock import (
     identity_of,
     me,
@@ -32,7 +33,6 @@ from slurm_hadar.controller.lock import (
     takes_over_from,
 )
 from slurm_hadar.controller.observation.exchange_folder import ExchangeFolder
-from slurm_hadar.controller.overdue import active_controller, controller_is_active
 from slurm_hadar.controller.presentation.overview import controller_state
 from slurm_hadar.domain.errors import HadarError
 from slurm_hadar.exchange.heartbeat import NAME, Writer, read_heartbeat, write_heartbeat
@@ -297,7 +297,7 @@ def test_lists_are_widened_at_once_where_the_controller_of_this_host_was_killed(
             json.dumps({**written, "pid": beat.pid, "time": time.time() - 5, **more})
         )
         assert controller_is_active(two) is True
-        found = re.search(r"is (\d+) s old\); .* again in (\d+) s$", active_controller(two))
+        found = re.search(r"is (\d+) s old\); .* again in (\d+) s$", active_controller_message(two))
         assert int(found[1]) >= 5 and 59 <= int(found[1]) + int(found[2]) <= 61
 
 

@@ -14,7 +14,7 @@ from slurm_hadar.controller.actuation.restored_request import (
     within_types,
 )
 from slurm_hadar.controller.actuation.running import chain_requeues, requeued_job
-from slurm_hadar.controller.overdue import widen
+from slurm_hadar.controller.expired_lists import widen
 from slurm_hadar.controller.presentation.job_explanation import undo
 from slurm_hadar.controller.retire import ordinary, requeue_text
 from slurm_hadar.domain import declaration

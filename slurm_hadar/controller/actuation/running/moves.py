@@ -24,7 +24,7 @@ from slurm_hadar.controller.actuation.move_steps import (
     decide_move,
 )
 from slurm_hadar.controller.actuation.running import (
-    mails,
+    mail_type,
     node_reservations,
     poll_schedule,
     priority_after_requeue,
@@ -49,7 +49,7 @@ _DECIDED_NOW_S = 5.0
 
 Obstacles = Callable[[Sequence[tuple[Entry, Job]], Sequence[Entry]], Mapping[str, str] | None]
 """Moves that are about to be requeued, and the others under way -> why some would harm their jobs
-now (:mod:`slurm_hadar.controller.actuation.running.still_open`); None: not known now."""
+now (:mod:`.recheck_before_requeue`); None: not known now."""
 
 
 def _no_obstacle(ripe: Sequence[tuple[Entry, Job]], others: Sequence[Entry]) -> Mapping[str, str]:
@@ -255,7 +255,7 @@ def _requeue(
     messages: list[str] = []
     if not moved:
         return messages
-    mails.switch_off(context, [job for _, job, _ in moved])
+    mail_type.switch_off(context, [job for _, job, _ in moved])
     # ``now`` is when the jobs were read, which may be some time ago.
     sent_s = context.clock()
     in_time = [(entry, job) for entry, job, until in moved if sent_s <= until]
@@ -289,7 +289,7 @@ def _requeue(
 def _release(context: ActionContext, moved: Sequence[tuple[Entry, Job]], now: float) -> list[str]:
     """The requeued jobs are pending: say where they go, and that they may start at once."""
     messages: list[str] = []
-    mails.restore(context, [job for _, job in moved if job.held])
+    mail_type.restore(context, [job for _, job in moved if job.held])
     startable = [(entry, job) for entry, job in moved if not job.held]
     least = node_reservations.least_priorities(context, startable)
     nices = priority_after_requeue.restoring_nices(context, startable, now, least)

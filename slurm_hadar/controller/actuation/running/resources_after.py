@@ -5,7 +5,7 @@ from math import inf
 
 from slurm_hadar.controller.actuation.actions import Action
 from slurm_hadar.controller.observation.observed import Observation
-from slurm_hadar.controller.snapshot.bills import weights
+from slurm_hadar.controller.snapshot.billing import weights
 
 _CPUS = frozenset({"CPUsPerTask", "MinCPUsNode", "MinMemoryNode", "MinMemoryCPU"})
 _SIZE = _CPUS | {"TresPerNode", "TresPerJob", "NumNodes", "NumTasks", "NumCPUs"}

@@ -7,7 +7,7 @@ import pytest
 from hand_made import CONFIG, NOW, nodes, observation, ordinary, running
 
 from slurm_hadar.controller.actuation.actions import Kind
-from slurm_hadar.controller.actuation.running.still_open import obstacles
+from slurm_hadar.controller.actuation.running.recheck_before_requeue import obstacles
 from slurm_hadar.controller.journal.entry import Entry
 from slurm_hadar.domain.node import Reservation
 

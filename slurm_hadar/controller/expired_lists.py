@@ -44,7 +44,7 @@ def controller_is_active(config: Config) -> bool | None:
     return beat.mode == "act" and is_fresh(beat, time.time()) and not killed
 
 
-def active_controller(config: Config) -> str:
+def active_controller_message(config: Config) -> str:
     """Which controller is active, and until when it is taken for active where it has died."""
     beat, now = read_heartbeat(config.site.exchange_dir, config.controller_uid), time.time()
     if beat is None:
@@ -55,7 +55,7 @@ def active_controller(config: Config) -> str:
     )
 
 
-def overdue(job: Job, steered: Steering, now: float) -> bool:
+def is_expired(job: Job, steered: Steering, now: float) -> bool:
     """Whether a waiting job still has a list of the controller's that is past its deadline."""
     return (
         job.state is JobState.PENDING
@@ -78,14 +78,14 @@ def widen(
     now: float,
     restored: Restored = lambda job, steered, fields: fields,
 ) -> Widened:
-    """Give these jobs, where they are overdue, the list that they had before it was shortened.
+    """Give jobs whose list is past its deadline the one that they had before it was shortened.
 
     Waiting tasks that Slurm keeps in one record stay in one.
     """
     late: dict[str, tuple[Job, Update]] = {}
     for job in jobs:
         steered = steering.get(job.id, Steering())
-        if overdue(job, steered, now):
+        if is_expired(job, steered, now):
             name = f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else job.id
             fields = restored(job, steered, {"Partition": steered.was["Partition"]})
             if "Partition" in fields:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_made import NOW, job, running
 
-from slurm_hadar.controller.overdue import Widened, widen
+from slurm_hadar.controller.expired_lists import Widened, widen
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.slurm.cluster import Update

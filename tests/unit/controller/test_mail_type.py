@@ -7,7 +7,7 @@ from hand_made import CONFIG, NOW, as_cluster, config, decide, job, observation,
 
 from slurm_hadar.controller.actuation.actions import Kind
 from slurm_hadar.controller.actuation.apply import ActionContext
-from slurm_hadar.controller.actuation.running import mails
+from slurm_hadar.controller.actuation.running import mail_type
 from slurm_hadar.controller.actuation.running.moves import advance
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.retire import ordinary
@@ -132,22 +132,22 @@ def test_a_mail_type_that_the_owner_changed_during_a_move_stays(context, shown, 
     assert action.fields == {"MailType": "ALL"}
     context.keep(HERE, OURS)
     working = replace(context, cluster=cluster)
-    sent, later = mails.still_ours(working, [action], {"1": OURS})
+    sent, later = mail_type.still_ours(working, [action], {"1": OURS})
     # Where nothing is sent the controller forgets what was there before at once.
     assert (sent, later) == (([action], frozenset()) if restored else ([], {"1"}))
     assert known(context).was == (OURS.was if restored else {})
     more = replace(action, fields={"Nice": "0", **action.fields})
-    (other,), _ = mails.still_ours(working, [more], {"1": OURS})
+    (other,), _ = mail_type.still_ours(working, [more], {"1": OURS})
     assert set(other.fields) == {"Nice", *(["MailType"] if restored else [])}
     update = ordinary(HERE, OURS, NOW, CONFIG)
-    (left,) = mails.without_others(as_cluster(cluster), [HERE], [update], {"1": OURS})
+    (left,) = mail_type.without_others(as_cluster(cluster), [HERE], [update], {"1": OURS})
     assert ("MailType" in left.fields) == restored and "Comment" in left.fields
 
 
 def test_mails_are_restored_later_where_slurm_does_not_tell(context):
     silent = replace(context, cluster=Cluster(SlurmError("no answer", retry=True)))
-    assert mails.still_ours(silent, hints_of(HERE, OURS), {"1": OURS}) == ([], {"1"})
-    assert mails.still_ours(silent, [], {}) == ([], frozenset())
+    assert mail_type.still_ours(silent, hints_of(HERE, OURS), {"1": OURS}) == ([], {"1"})
+    assert mail_type.still_ours(silent, [], {}) == ([], frozenset())
 
 
 def hints_of(one, steered):

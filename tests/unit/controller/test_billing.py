@@ -7,7 +7,7 @@ from hand_made import config, job, look, node, nodes, observation, partitions_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.controller.snapshot.bills import as_billed, note, weights
+from slurm_hadar.controller.snapshot.billing import as_billed, note, weights
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import UNTYPED, GpuRequest
 from slurm_hadar.domain.steering import Steering
