@@ -13,7 +13,7 @@ from types import MappingProxyType
 from benchmarks.fuzz import asked, hostile, mutations, reports, seeds, ticked
 from benchmarks.fuzz.journal import damage, read_journal
 from slurm_hadar import config, templates
-from slurm_hadar.cli import batch_script, sbatch_arguments, wrapper_site
+from slurm_hadar.cli import batch_script, sbatch_parser, wrapper_site
 from slurm_hadar.domain import declaration, steering
 from slurm_hadar.exchange import heartbeat, plan_file, progress
 from slurm_hadar.plugins import slurm_conf
@@ -157,16 +157,16 @@ def _exchange(
 
 
 def _script(data: bytes, _: Path) -> None:
-    header = sbatch_arguments.read_header(data)
-    sbatch_arguments.read_directives(header.words)
+    header = sbatch_parser.read_header(data)
+    sbatch_parser.read_directives(header.words)
     words = batch_script.script_arguments(data.decode(errors="replace"), "train.sh")
     for word, where in words[:50]:
         declaration.parse([word], where)
 
 
 def _typed(words: list[str]) -> object:
-    line = sbatch_arguments.read_argv(words)
-    return sbatch_arguments.settle(line, {}, line)
+    line = sbatch_parser.read_argv(words)
+    return sbatch_parser.merged_options(line, {}, line)
 
 
 def _wrapper(path: Path) -> object:

@@ -88,7 +88,9 @@ def _die_at(point: str, store: Store, cluster: Any) -> None:
         return any(e.kind == "move" and e.phase in phases for e in store.open_entries())
 
     if point == "asked":
-        _wrap(moves, "settle", before=lambda *_: under_way("asked"))
+        # The release before has it under its former name.
+        follow = "follow_open_moves" if hasattr(moves, "follow_open_moves") else "settle"
+        _wrap(moves, follow, before=lambda *_: under_way("asked"))
     elif point == "saved":
         _wrap(cluster, "requeue", before=lambda *_: True)
     elif point == "requeued":

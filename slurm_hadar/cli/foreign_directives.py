@@ -5,7 +5,7 @@ from __future__ import annotations
 import getopt
 import re
 
-from slurm_hadar.cli.sbatch_arguments import Header, split_line
+from slurm_hadar.cli.sbatch_parser import Header, split_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from slurm_hadar import users
 from slurm_hadar.cli.batch_script import read_handle
 from slurm_hadar.cli.real_sbatch import is_same, without_pythons_traces
 from slurm_hadar.cli.rollout_remark import MAYBE, remark
-from slurm_hadar.cli.sbatch_arguments import read_argv
+from slurm_hadar.cli.sbatch_parser import read_argv
 from slurm_hadar.cli.submit import Submit, SubmitOutcome
 from slurm_hadar.cli.wrapper_site import controller_is_active
 from slurm_hadar.config import Config

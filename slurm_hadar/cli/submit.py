@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from slurm_hadar import paths
-from slurm_hadar.cli.sbatch_arguments import (
+from slurm_hadar.cli.sbatch_parser import (
     CommandLine,
     Header,
+    merged_options,
     read_argv,
     read_directives,
     read_header,
-    settle,
 )
 
 TYPE_CHECKING = False
@@ -98,7 +98,7 @@ class Submit:
             self.site_problem = f"{path} is older than {config}; renew it with: hadar check --write"
 
     def read(self) -> str:
-        """Read the script and settle what holds. Returns why that is not possible, or ''."""
+        """Read the script and merge its options. Returns why that is not possible, or ''."""
         from slurm_hadar.cli.batch_script import NotOurs
 
         if self.line.unclear:
@@ -116,7 +116,7 @@ class Submit:
                 return ""
             directives = read_directives(self.header.words)
         self.in_script = directives.ours
-        self.held = settle(directives, self.environment, self.line)
+        self.held = merged_options(directives, self.environment, self.line)
         if self.line.het or self.header.het:
             return "heterogeneous jobs are not managed"
         if directives.unclear:
@@ -127,7 +127,7 @@ class Submit:
             from slurm_hadar.cli.foreign_directives import translated
 
             directives.options += translated(self.body, dict(directives.options))
-            self.held = settle(directives, self.environment, self.line)
+            self.held = merged_options(directives, self.environment, self.line)
         return ""
 
     def _look_for_declaration(self) -> None:

@@ -404,10 +404,10 @@ class Controller:
             expected |= idle_allocations.details(action, tick.idle)
             expected[ARRIVAL] = tick.past.arrival_s(action.job)
             sent.append(apply.ask_to_save(context, action, in_step, self._clock(), expected))
-        settled = moves.settle(
+        followed = moves.follow_open_moves(
             context, observation.jobs, self._sleep, self._leadership.stopped, self._obstacles_now
         )
         return Sent(
-            (*(message for result in sent for message in result.messages), *settled),
+            (*(message for result in sent for message in result.messages), *followed),
             frozenset().union(*(result.refused for result in sent)),
         )

@@ -295,7 +295,7 @@ class Hosted:
         if self._store.kept:
             return self._store.kept
         if self._steering is not None:
-            self._steering.settle()
+            self._steering.agree_on_samples()
         return json.dumps(self._store.describe(self.state, moving=False))
 
 

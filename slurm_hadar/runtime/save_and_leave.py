@@ -252,7 +252,7 @@ class TrainingSteering:
         if self._batch is not None and self._batch.change(batch):
             self._meter.restart()
 
-    def settle(self) -> None:
+    def agree_on_samples(self) -> None:
         """Note what was trained since the processes agreed last; in every process alike."""
         if self._state.samples > self._agreed:
             self._note_samples(self._ranks.agree(Wishes(digest=self._digest)).digest)
@@ -264,7 +264,7 @@ class TrainingSteering:
         """
         if self._store.path is None:
             return False
-        self.settle()
+        self.agree_on_samples()
         self._finish_background()
         if self._saved_samples == self._state.samples:
             return True

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_hadar import config
 from slurm_hadar.cli.foreign_directives import translated
-from slurm_hadar.cli.sbatch_arguments import read_directives, read_header
+from slurm_hadar.cli.sbatch_parser import read_directives, read_header
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.domain.declaration import decode
 from slurm_hadar.exchange.heartbeat import write_heartbeat

@@ -13,7 +13,7 @@ from submit_lines import Submit, submits
 from submit_shell import Shell, verdict, waits
 
 from slurm_hadar import config
-from slurm_hadar.cli.sbatch_arguments import read_argv
+from slurm_hadar.cli.sbatch_parser import read_argv
 from slurm_hadar.controller.checks.wrapper_site import write_wrapper_site
 from slurm_hadar.controller.submit_plan.hypothetical_job import Asked, job_of
 from slurm_hadar.exchange.heartbeat import write_heartbeat

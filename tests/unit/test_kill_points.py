@@ -91,10 +91,10 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
     points = [
         touch("controller/observation/observed.py read", "scontrol -a"),
         touch("controller/actuation/apply.py ask_to_save", "INSERT"),
-        touch("controller/actuation/running/moves.py settle", "squeue"),
+        touch("controller/actuation/running/moves.py follow_open_moves", "squeue"),
         touch("controller/actuation/running/moves.py _requeue", "scontrol"),
         *(
-            touch("controller/actuation/running/moves.py settle", "squeue", times)
+            touch("controller/actuation/running/moves.py follow_open_moves", "squeue", times)
             for times in (2, 3, 4)
         ),
         # A plan file is written when a job is sent on as well, which is the end of its move.
@@ -102,7 +102,8 @@ def test_faults_are_planted_after_the_requeue_of_a_move():
     ]
     cases = planted("hold", points)
     assert [case.at for case in cases[::2]] == [
-        f"controller/actuation/running/moves.py settle slurm squeue #{times}" for times in (2, 3, 4)
+        f"controller/actuation/running/moves.py follow_open_moves slurm squeue #{times}"
+        for times in (2, 3, 4)
     ]
     assert {case.plant for case in cases} == {"hold"}
     assert [point.times for point in distinct(points)] == [1, 1, 1, 1, 2, 3, 1]

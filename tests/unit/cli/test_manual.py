@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from slurm_hadar.cli import manual, manual_hbatch, manual_keys
 from slurm_hadar.cli.main import app
-from slurm_hadar.cli.sbatch_arguments import OUR_QUESTIONS
 from slurm_hadar.cli.sbatch_options import LONG
+from slurm_hadar.cli.sbatch_parser import OUR_QUESTIONS
 from slurm_hadar.domain.declaration import KEYS, parse
 from slurm_hadar.policies.timetable.settings import TimetableOptions
 

@@ -12,7 +12,7 @@ from slurm_hadar.controller.actuation.actions import Action, Kind
 from slurm_hadar.controller.actuation.apply import ActionContext, ask_to_save
 from slurm_hadar.controller.actuation.entry_details import steering_of
 from slurm_hadar.controller.actuation.move_steps import MOVED, NOT_SAVED
-from slurm_hadar.controller.actuation.running.moves import advance, destinations, settle
+from slurm_hadar.controller.actuation.running.moves import advance, destinations, follow_open_moves
 from slurm_hadar.controller.actuation.running.poll_schedule import longest_s
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.domain.declaration import Declaration
@@ -352,14 +352,16 @@ def settled(context, cluster, clock, known=None):
     number = context.store.begin("1", "move", "asked", NOW, TO_V100)
     context.store.advance(number, "requeued", NOW)
     slept: list[float] = []
-    said = settle(replace(context, cluster=cluster, clock=clock), known or {}, slept.append)
+    said = follow_open_moves(
+        replace(context, cluster=cluster, clock=clock), known or {}, slept.append
+    )
     return said, slept, cluster.traffic.queries["jobs"]
 
 
 def test_under_the_stop_file_moves_are_not_followed_any_further(context):
     cluster = Asked(jobs=[HERE])
     begun(context)
-    said = settle(
+    said = follow_open_moves(
         replace(context, cluster=cluster, clock=lambda: NOW),
         {},
         lambda _: None,
@@ -381,7 +383,7 @@ def test_a_job_that_ended_when_it_was_asked_is_looked_at_once(context):
     details = {**TO_V100, "habit": "signal", "restarts": 0}
     context.store.begin("1", "move", "asked", NOW, details)
     cluster = Asked(jobs=[ended])
-    settle(replace(context, cluster=cluster, clock=lambda: NOW), {}, lambda _: None)
+    follow_open_moves(replace(context, cluster=cluster, clock=lambda: NOW), {}, lambda _: None)
     assert cluster.traffic.queries["jobs"] == 1
 
 
@@ -438,7 +440,7 @@ class Leaving:
     def follow(self):
         self.sleep(0.0)
         known = {id_: self.shown(id_) for id_ in ("1", "2")}
-        return settle(self.context, known, self.sleep)
+        return follow_open_moves(self.context, known, self.sleep)
 
     def shown(self, id_):
         if id_ == "1" and self.requeued_s is not None:

@@ -4,7 +4,7 @@ import pytest
 
 from slurm_hadar.cli import partition_list
 from slurm_hadar.cli.additions import add, gpu_request
-from slurm_hadar.cli.sbatch_arguments import read_argv, read_directives, read_header, settle
+from slurm_hadar.cli.sbatch_parser import merged_options, read_argv, read_directives, read_header
 from slurm_hadar.cli.submit_prices import Today
 from slurm_hadar.cli.wrapper_site import WrapperSite
 from slurm_hadar.domain.declaration import COMMENT_LIMIT, Declaration, decode, parse
@@ -62,7 +62,7 @@ def held_in(source, option, value):
     word = f"--{option}" + (f"={value}" if value is not None else "")
     script = read_header(f"#!/bin/sh\n#SBATCH {word}\n".encode()).words
     env = {"SBATCH_" + option.upper().replace("-", "_"): value if value is not None else "yes"}
-    return settle(
+    return merged_options(
         read_directives(script if source == "script" else []),
         env if source == "environment" else {},
         read_argv([word, "job.sh"] if source == "argv" else ["job.sh"]),

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_hadar import config
 from slurm_hadar.cli.plan_of_job import format_plan, print_json, print_text
-from slurm_hadar.cli.sbatch_arguments import read_argv
+from slurm_hadar.cli.sbatch_parser import read_argv
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.snapshot.resource_request import resource_request
 from slurm_hadar.controller.submit_plan.hypothetical_job import (

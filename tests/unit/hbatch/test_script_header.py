@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_hadar.cli.batch_script import script_arguments
-from slurm_hadar.cli.sbatch_arguments import read_header
+from slurm_hadar.cli.sbatch_parser import read_header
 
 
 def words(*lines):

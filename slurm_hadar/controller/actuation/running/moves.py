@@ -169,7 +169,7 @@ def _keep_as_either(context: ActionContext, entry: Entry, job: Job) -> None:
     context.keep(job, replace(recorded, wrote=wrote, unsure={**recorded.unsure, **stood}))
 
 
-def settle(
+def follow_open_moves(
     context: ActionContext,
     observed: Mapping[str, Job],
     sleep: Callable[[float], None],

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.cli.sbatch_arguments import CommandLine, read_argv, read_directives, settle
 from slurm_hadar.cli.sbatch_options import (
     ENVIRONMENT,
     FLAG,
@@ -16,6 +15,7 @@ from slurm_hadar.cli.sbatch_options import (
     SHORT,
     VALUE,
 )
+from slurm_hadar.cli.sbatch_parser import CommandLine, merged_options, read_argv, read_directives
 
 CASES = [
     (["job.sh"], [], "job.sh"),
@@ -215,7 +215,7 @@ def directives(*options):
 def test_argv_beats_the_environment_which_beats_the_script():
     script = directives(("partition", "s"), ("gres", "gpu:1"), ("comment", "script"))
     env = {"SBATCH_PARTITION": "e", "SBATCH_GRES": "gpu:2", "PATH": "/bin"}
-    held = settle(script, env, read_argv(["-p", "a", "job.sh"]))
+    held = merged_options(script, env, read_argv(["-p", "a", "job.sh"]))
     assert held == {"partition": "a", "gres": "gpu:2", "comment": "script"}
 
 
@@ -224,12 +224,14 @@ def test_argv_beats_the_environment_which_beats_the_script():
                          ("no", False), ("off", False)]
 )  # fmt: skip
 def test_a_flags_variable_sets_it_or_takes_it_back(value, holds):
-    held = settle(directives(("no-requeue", None)), {"SBATCH_NO_REQUEUE": value}, CommandLine())
+    held = merged_options(
+        directives(("no-requeue", None)), {"SBATCH_NO_REQUEUE": value}, CommandLine()
+    )
     assert ("no-requeue" in held) is holds
 
 
 def test_the_last_of_two_wins():
-    assert settle(CommandLine(), {}, read_argv(["-N1", "-N2", "j"]))["nodes"] == "2"
+    assert merged_options(CommandLine(), {}, read_argv(["-N1", "-N2", "j"]))["nodes"] == "2"
 
 
 def test_the_script_cannot_set_what_sbatch_reads_on_the_command_line_only():

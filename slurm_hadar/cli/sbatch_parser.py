@@ -254,7 +254,7 @@ def split_line(text: str, header: Header) -> None:
         header.words.append(word)
 
 
-def settle(
+def merged_options(
     script: CommandLine, environment: Mapping[str, str], argv: CommandLine
 ) -> dict[str, str | None]:
     """What holds in the end, by long name: the script's lines, over them ``SBATCH_*``, then argv.
