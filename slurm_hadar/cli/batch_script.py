@@ -12,8 +12,9 @@ _LARGEST = 4 << 20
 """Bytes; sbatch refuses more (MAX_BATCH_SCRIPT_SIZE in its sources)."""
 
 
-class NotOurs(Exception):
-    """Reading the script would take it away from sbatch; the message says why."""
+class ReadableOnce(Exception):
+    """A script that can be read only once: that would take it away from sbatch. The message says
+    why."""
 
 
 def find_script(name: str, path: str) -> str:
@@ -30,7 +31,7 @@ def find_script(name: str, path: str) -> str:
 def read_script(path: str) -> bytes:
     """The script's bytes. One that comes down a pipe is put back for sbatch under its own name.
 
-    Raises OSError, and :class:`NotOurs` where it could be read only once.
+    Raises OSError, and :class:`ReadableOnce` where it could be read only once.
     """
     mode = os.stat(path).st_mode
     # A folder cannot be read so, and sbatch refuses it.
@@ -40,7 +41,7 @@ def read_script(path: str) -> bytes:
     if path == "/dev/stdin":
         folder, number = "/dev/fd", "0"
     if folder not in ("/dev/fd", "/proc/self/fd") or not number.isdecimal():
-        raise NotOurs(f"{path} is not a regular file")
+        raise ReadableOnce(f"{path} is not a regular file")
     return read_handle(int(number))
 
 

@@ -99,7 +99,7 @@ class Submit:
 
     def read(self) -> str:
         """Read the script and merge its options. Returns why that is not possible, or ''."""
-        from slurm_hadar.cli.batch_script import NotOurs
+        from slurm_hadar.cli.batch_script import ReadableOnce
 
         if self.line.unclear:
             self._look_for_declaration()
@@ -108,7 +108,7 @@ class Submit:
         if not any(name == "wrap" for name, _ in self.line.options):
             try:
                 self._read_script()
-            except NotOurs as error:
+            except ReadableOnce as error:
                 self.once = True
                 return str(error)
             except OSError:
@@ -132,12 +132,12 @@ class Submit:
 
     def _look_for_declaration(self) -> None:
         """The script of a line that is not understood: one of the next two arguments, if any is."""
-        from slurm_hadar.cli.batch_script import NotOurs, read_script
+        from slurm_hadar.cli.batch_script import ReadableOnce, read_script
 
         for word in self.line.words[self.line.end :][:2]:
             try:
                 self.header.declares |= read_header(read_script(word)).declares
-            except (NotOurs, OSError):
+            except (ReadableOnce, OSError):
                 continue
 
     def _read_script(self) -> None:

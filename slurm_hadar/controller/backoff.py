@@ -73,7 +73,7 @@ class Backoff:
         """Around one tick: its requests are limited and measured."""
         began = self._traffic.clock()
         try:
-            with self._traffic.watched():
+            with self._traffic.rate_limited():
                 yield
         except JustStartedError:
             # Its commands waited for it to start.

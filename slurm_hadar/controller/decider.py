@@ -75,7 +75,7 @@ class Decider:
         """What the policy wants."""
         remembered = self._store.policy_state(self._config.controller.policy)
         plan, state = self._decide(shown.view, remembered)
-        plan = shapes.shaped(forks.carried_out(plan, shown.view), shown)
+        plan = shapes.shaped(forks.within_allowed_copies(plan, shown.view), shown)
         fixed = {
             id_: movability.why_no_option(target)
             for id_, target in shown.schedulable.items()

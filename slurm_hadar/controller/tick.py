@@ -320,7 +320,7 @@ class Controller:
                 self.store, {job.id for job in observation.jobs.values() if job.held}
             ),
             lent=self._lent(),
-            idle=idle_allocations.record(self.store, self.config, observation.now),
+            idle=idle_allocations.read_idle_record(self.store, self.config, observation.now),
         )
         shown = take_snapshot(tick.others, self.config, self.rates, tick.past)
         refused = tick.hint_input.refused_now

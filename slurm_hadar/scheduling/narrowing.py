@@ -11,7 +11,7 @@ from typing import TypeVar
 _K = TypeVar("_K")
 
 
-def worth_waiting(
+def without_slower_types(
     kinds: Sequence[_K],
     waits: Mapping[_K, float],
     times: Mapping[_K, float],

@@ -317,11 +317,11 @@ class CommandsCluster:
 
     def _feed(self, kind: str, chosen: list[int], lines: Mapping[int, list[str]]) -> list[int]:
         """Through one scontrol; the ones that it did not take silently are returned."""
-        text = updates.feed([" ".join(lines[index]) for index in chosen])
+        text = updates.stdin_text([" ".join(lines[index]) for index in chosen])
         with self.traffic.request(kind, measured=False):
             answer = self.commands.run("scontrol", [], text=text)
-        quiet = updates.silent(answer.err, len(chosen))
-        return [index for index, fine in zip(chosen, quiet, strict=True) if not fine]
+        accepted = updates.which_accepted(answer.err, len(chosen))
+        return [index for index, taken in zip(chosen, accepted, strict=True) if not taken]
 
     def _one(self, kind: str, argv: list[str], command: str = "scontrol") -> None:
         error = self._patiently(kind, argv, command)

@@ -37,8 +37,8 @@ class Traffic:
     """Counts and times the requests of one process. ``clock`` in s, one that is never set back.
 
     The limit, and the rule that nothing more is sent after a request went unanswered, hold inside
-    :meth:`watched` only: a person's own commands are not slowed down. A silent slurmdbd stops and
-    slows the requests to slurmdbd alone.
+    :meth:`rate_limited` only: a person's own commands are not slowed down. A silent slurmdbd stops
+    and slows the requests to slurmdbd alone.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,26 +48,26 @@ class Traffic:
         """Most requests in any minute."""
         self.clock = clock
         self.slowest_s = 0.0
-        """Longest time of an answer since :meth:`watched` began."""
+        """Longest time of an answer since :meth:`rate_limited` began."""
         self.slowest = ""
         """The kind of request that it was an answer to."""
         self.strain = ""
         """What Slurm said, since then, of having too much to do."""
         self._silent = self._silent_database = ""
         self._sent: deque[float] = deque()
-        self._watched = False
+        self._rate_limited = False
         self._lock = threading.Lock()
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def rate_limited(self) -> Iterator[None]:
         """One tick: the limit holds, and answers are measured anew."""
         self.slowest_s, self.slowest, self.strain = 0.0, "", ""
         self._silent = self._silent_database = ""
-        self._watched = True
+        self._rate_limited = True
         try:
             yield
         finally:
-            self._watched = False
+            self._rate_limited = False
 
     @contextmanager
     def request(self, kind: str, measured: bool = True) -> Iterator[None]:
@@ -139,10 +139,10 @@ class Traffic:
             now = self.clock()
             of_database = kind in _OF_DATABASE
             silent = self._silent_database if of_database else self._silent
-            if self._watched and silent:
+            if self._rate_limited and silent:
                 who = "slurmdbd" if of_database else "Slurm"
                 raise Paused(f"not sent, for {who} did not answer a moment ago ({silent})")
-            if self._capacity(now) < 1 and self._watched:
+            if self._capacity(now) < 1 and self._rate_limited:
                 raise Paused(
                     f"not sent, for {len(self._sent)} requests went to Slurm within a minute "
                     "(guards.max_queries_per_minute)"

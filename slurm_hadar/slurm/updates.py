@@ -114,12 +114,12 @@ def plain(arguments: Sequence[str]) -> bool:
     return safe and sum(len(word) + 1 for word in arguments) < LINE_BYTES
 
 
-def feed(lines: Sequence[str]) -> str:
+def stdin_text(lines: Sequence[str]) -> str:
     """Lines for scontrol's standard input, each with a mark behind it."""
     return "".join(f"{line}\n{_MARK}{index}\n" for index, line in enumerate(lines))
 
 
-def silent(stderr: str, count: int) -> list[bool]:
+def which_accepted(stderr: str, count: int) -> list[bool]:
     """For each of ``count`` lines: whether scontrol went past it without a word.
 
     A line whose mark is missing was not reached, or its messages cannot be assigned.

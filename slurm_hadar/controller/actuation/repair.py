@@ -123,8 +123,8 @@ def _end_of(job: Job) -> tuple[JobState, str, int, int]:
     return job.state, job.slurm_state, job.exit_code, job.restarts
 
 
-def keep_holds(context: ActionContext, jobs: Iterable[Job]) -> None:
-    """Keep with the move of each running job that leaves by its exit code for which reason Slurm
+def record_hold_reasons(context: ActionContext, jobs: Iterable[Job]) -> None:
+    """Record with the move of each running job that leaves by its exit code for which reason Slurm
     shows it as held; see :func:`resume_saved`."""
     for job in jobs:
         leaves = job.declaration is not None and job.declaration.checkpoint_exit_code > 0

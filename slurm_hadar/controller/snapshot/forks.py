@@ -7,7 +7,7 @@ from slurm_hadar.domain.view import View
 from slurm_hadar.policies.allocation import gpus_and_nodes
 
 
-def carried_out(plan: Plan, view: View) -> Plan:
+def within_allowed_copies(plan: Plan, view: View) -> Plan:
     """The plan without more copies than a job's declaration allows (``fork``).
 
     A job that is forked beyond that is left as it is: waiting, or running where it runs.

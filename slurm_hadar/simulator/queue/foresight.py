@@ -96,7 +96,7 @@ class Foresight:
             if own and longest > 0:
                 starts, runs = served.starts[at].tolist(), times[at].tolist()
                 waits, run = {k: starts[k] for k in kinds}, {k: runs[k] for k in kinds}
-                wanted = behind[at].tolist()
-                kinds = narrowing.worth_waiting(kinds, waits, run, longest, wanted.__getitem__)
+                others = behind[at].tolist().__getitem__
+                kinds = narrowing.without_slower_types(kinds, waits, run, longest, others)
             found.append(tuple(kinds))
         return found

@@ -6,7 +6,7 @@ import pytest
 from hand_made import config, decide, job, look, nodes, observation, running
 
 from slurm_hadar import policies
-from slurm_hadar.controller.snapshot.forks import carried_out
+from slurm_hadar.controller.snapshot.forks import within_allowed_copies
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.placement import Placement, Plan
 
@@ -30,7 +30,7 @@ def test_the_view_says_how_many_copies_the_owner_allows(fork):
 
 
 def test_a_job_that_may_not_be_forked_is_left_as_it_is():
-    plan = carried_out(Plan({"1": FORKED}, {"2": "no room"}), view_with((1, 1)))
+    plan = within_allowed_copies(Plan({"1": FORKED}, {"2": "no room"}), view_with((1, 1)))
     assert not plan.placements
     assert plan.waiting["1"] == "the plan forks it into 2 copies, it may have 1"
     assert plan.waiting["2"] == "no room"
@@ -38,25 +38,25 @@ def test_a_job_that_may_not_be_forked_is_left_as_it_is():
 
 def test_a_running_job_that_may_not_be_forked_stays_where_it_is():
     view = look(observation([running("1", {"v1": {"v100": 1}})])).view
-    placement = carried_out(Plan({"1": FORKED}), view).placements["1"]
+    placement = within_allowed_copies(Plan({"1": FORKED}), view).placements["1"]
     assert (placement.gpus, placement.copies) == ({"v100": 1}, 1)
     assert placement.nodes == {"v1": {"v100": 1}}
     assert "it may have 1" in placement.reason
 
 
 def test_copies_that_are_allowed_stay():
-    plan = carried_out(Plan({"1": FORKED}), view_with((1, 2)))
+    plan = within_allowed_copies(Plan({"1": FORKED}), view_with((1, 2)))
     assert plan.placements["1"] == FORKED
 
 
 def test_copies_without_their_nodes_are_not_laid():
-    plan = carried_out(Plan({"1": replace(FORKED, shares=())}), view_with((1, 2)))
+    plan = within_allowed_copies(Plan({"1": replace(FORKED, shares=())}), view_with((1, 2)))
     assert plan.waiting["1"] == "the plan does not say where its copies are"
 
 
 def test_plans_without_copies_stay_as_they_are():
     plan = Plan({"1": Placement(gpus={"v100": 1})})
-    assert carried_out(plan, view_with((1, 1))) is plan
+    assert within_allowed_copies(plan, view_with((1, 1))) is plan
 
 
 def test_work_that_only_several_copies_do_in_time_counts_in_full_where_there_are_copies():

@@ -465,7 +465,7 @@ class Leaving:
             return [None]
 
     def apply(self, updates):
-        with self.traffic.watched(), self.traffic.request("update"):
+        with self.traffic.rate_limited(), self.traffic.request("update"):
             self.released_s = self.now
             return [None for _ in updates]
 

@@ -5,14 +5,14 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.scheduling.narrowing import worth_waiting
+from slurm_hadar.scheduling.narrowing import without_slower_types
 
 TIMES = {"v100": 10.0, "p100": 15.0, "k80": 100.0}
 KINDS = ("k80", "p100", "v100")
 
 
 def kept(waits, longest_s=1000.0, others=(), kinds=KINDS):
-    return worth_waiting(kinds, waits, TIMES, longest_s, others.__contains__)
+    return without_slower_types(kinds, waits, TIMES, longest_s, others.__contains__)
 
 
 def test_types_on_which_it_would_end_later_are_left_out():
@@ -46,7 +46,7 @@ def test_none_is_left_out_on_which_the_job_might_end_sooner(found):
     waits = {kind: wait for kind, (wait, _) in found.items()}
     times = {kind: time for kind, (_, time) in found.items()}
     kinds = tuple(found)
-    kept = worth_waiting(kinds, waits, times, 2e6, lambda kind: False)
+    kept = without_slower_types(kinds, waits, times, 2e6, lambda kind: False)
     assert set(kept) <= set(kinds) and len(set(kept)) == len(kept) > 0
     soonest = min(waits[kind] + times[kind] for kind in kinds)
     assert all(times[kind] > soonest for kind in set(kinds) - set(kept))

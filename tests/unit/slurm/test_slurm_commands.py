@@ -129,7 +129,7 @@ def test_values_that_scontrols_standard_input_would_change(value: str) -> None:
 def test_no_value_adds_a_line_or_a_word(values: list[str]) -> None:
     words = ["update", *(f"Comment={value}" for value in values)]
     if updates.plain(words):
-        text = updates.feed([" ".join(words)])
+        text = updates.stdin_text([" ".join(words)])
         assert text.splitlines() == [" ".join(words), "hadar-mark-0"]
         assert text.splitlines()[0].split() == words
 
@@ -151,9 +151,9 @@ invalid keyword: hadar-mark-5
 
 
 def test_errors_go_to_the_line_that_caused_them() -> None:
-    assert updates.silent(RECORDED, 6) == [True, False, False, False, False, True]
-    assert updates.silent(RECORDED, 8)[6:] == [False, False]
-    assert updates.silent("Unable to contact slurm controller\n", 2) == [False, False]
+    assert updates.which_accepted(RECORDED, 6) == [True, False, False, False, False, True]
+    assert updates.which_accepted(RECORDED, 8)[6:] == [False, False]
+    assert updates.which_accepted("Unable to contact slurm controller\n", 2) == [False, False]
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_no_minute_ever_sees_more_than_the_limit(limit: int, pauses: list[float]
     traffic = Traffic(clock)
     traffic.limit = limit
     sent: list[float] = []
-    with traffic.watched():
+    with traffic.rate_limited():
         for pause in pauses:
             clock.now += pause
             wait = traffic.seconds_until_allowed(1)
@@ -77,13 +77,13 @@ def test_after_no_answer_a_tick_sends_no_more_and_the_next_one_does(
     said: str, strained: bool
 ) -> None:
     traffic = Traffic(Clock())
-    with traffic.watched():
+    with traffic.rate_limited():
         with pytest.raises(SlurmError), traffic.request("jobs"):
             raise SlurmError(said, retry=True)
         assert bool(traffic.strain) == strained
         assert not asked(traffic)
     assert asked(traffic), "a person's commands are not held up"
-    with traffic.watched():
+    with traffic.rate_limited():
         assert asked(traffic) and not traffic.strain
 
 
@@ -91,21 +91,21 @@ def test_after_no_answer_a_tick_sends_no_more_and_the_next_one_does(
 def test_a_silent_slurmdbd_stops_and_slows_what_it_answers_only(kind: str) -> None:
     clock = Clock()
     traffic = Traffic(clock)
-    with traffic.watched():
+    with traffic.rate_limited():
         with pytest.raises(SlurmError), traffic.request(kind):
             clock.now += 30
             raise SlurmError(f"sacctmgr gave no answer within 30 s ({kind})", retry=True)
         assert not traffic.strain and asked(traffic)
         with pytest.raises(Paused, match="slurmdbd did not answer"), traffic.request("limits"):
             pass
-    with traffic.watched(), traffic.request(kind):
+    with traffic.rate_limited(), traffic.request(kind):
         clock.now += 30
     assert traffic.slowest_s == 0.0
 
 
 def test_a_refusal_is_an_answer() -> None:
     traffic = Traffic(Clock())
-    with traffic.watched():
+    with traffic.rate_limited():
         with pytest.raises(SlurmError), traffic.request("update"):
             raise SlurmError("scontrol update: Invalid job id specified")
         assert asked(traffic) and not traffic.strain
@@ -114,7 +114,7 @@ def test_a_refusal_is_an_answer() -> None:
 def test_the_slowest_answer_is_known_by_its_kind() -> None:
     clock = Clock()
     traffic = Traffic(clock)
-    with traffic.watched():
+    with traffic.rate_limited():
         for kind, took, measured in (("jobs", 2.0, True), ("nodes", 3.0, True), ("x", 9.0, False)):
             with traffic.request(kind, measured):
                 clock.now += took

@@ -36,7 +36,7 @@ from slurm_hadar.controller.actuation.pending.partition_preference import (
     longest_wait,
     preferred,
     with_returned,
-    worth_waiting,
+    without_slower_partitions,
 )
 from slurm_hadar.controller.actuation.restored_request import (
     restored_where_it_fits,
@@ -106,7 +106,9 @@ def _lists(
         placed, opened = with_returned(placed, inputs)
         preference = preferred(placed, inputs)
         # Behind the head of the queue no job gets a list.
-        names = worth_waiting(placed, preference, inputs) if records_left > 0 else preference.names
+        names = preference.names
+        if records_left > 0:
+            names = without_slower_partitions(placed, preference, inputs)
         wait = None
         if len(names) < len(preference.names):
             until_s = placed.job.eligible_s + longest_wait(placed.job, config)

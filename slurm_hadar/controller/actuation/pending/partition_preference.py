@@ -50,7 +50,7 @@ class Preference:
     is_cut: bool = False
 
 
-def worth_waiting(
+def without_slower_partitions(
     target: SchedulableJob, preference: Preference, known: PreferenceInput
 ) -> tuple[str, ...]:
     """The names that it prefers without the types on which the job would end later, even if it
@@ -75,7 +75,7 @@ def worth_waiting(
     if not all(view.jobs.known[row, view.types.index(kind), count] for kind in types.values()):
         return names
     times, wait = run_times(target, snapshot), waits[job.id]
-    return narrowing.worth_waiting(
+    return narrowing.without_slower_types(
         names,
         {name: wait.get(kind, inf) for name, kind in types.items() if name in preference.fit},
         {name: times.get(kind, inf) for name, kind in types.items()},

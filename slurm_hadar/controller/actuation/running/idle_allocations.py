@@ -42,8 +42,8 @@ class IdleRecord:
 NONE = IdleRecord()
 
 
-def record(store: Store, config: Config, now: float) -> IdleRecord:
-    """What is known; nothing where the site does not want it."""
+def read_idle_record(store: Store, config: Config, now: float) -> IdleRecord:
+    """What the state folder and the journal say; nothing where the site does not want it."""
     if not config.alerts.preempt_held_idle_s:
         return NONE
     entries = store.entries_with(Kind.MOVE.value, DETAIL)

@@ -81,7 +81,7 @@ def advance(
     messages: list[str] = []
     moving = context.config.moving
     times = MoveTimes(moving.ack_wait_s, moving.after_return_s)
-    repair.keep_holds(context, jobs.values())
+    repair.record_hold_reasons(context, jobs.values())
     for entry in entries:
         job = jobs.get(entry.job)
         held = context.held(job) if job is not None else {}
