@@ -29,6 +29,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress, Saved
+from slurm_hadar.slurm.records import Preemption
 from slurm_hadar.slurm.traffic import Traffic
 
 TIMES = MoveTimes(ack_wait_s=120.0, after_return_s=40.0)
@@ -387,11 +388,30 @@ def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
 )
 def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, partition, stays):
     there = [Partition("gpu", **partition), Partition("high", priority_tier=2)]
-    seen = replace(
-        observation([runs("checkpoint=signal")], partitions=there), preempts_youngest=preempts
-    )
+    seen = observation([runs("checkpoint=signal")], partitions=there)
+    for rule, why in (
+        (Preemption(preempts, youngest_first=True), "preempt_youngest_first"),
+        (Preemption(preempts, exempts=True), "PreemptExemptTime"),
+        (Preemption(preempts), ""),
+    ):
+        found = decide(replace(seen, preemption=rule), {"1": {"v100": 1}}).deferred.get("1", "")
+        assert (bool(why) and why in found) is (bool(why) and stays)
+
+
+@pytest.mark.parametrize(
+    ("of_all", "of_qos", "stays"),
+    [
+        (False, {"normal": True}, True),
+        (False, {"other": True}, False),
+        (True, {"normal": False}, False),
+        (True, {"other": False}, True),
+    ],
+)
+def test_the_preempt_exempt_time_of_a_qos_counts_before_that_of_all(of_all, of_qos, stays):
+    rule = Preemption("all", exempts=of_all, exempts_qos=of_qos)
+    seen = replace(observation([runs("checkpoint=signal", qos="normal")]), preemption=rule)
     found = decide(seen, {"1": {"v100": 1}}).deferred.get("1", "")
-    assert ("preempt_youngest_first" in found) is stays
+    assert ("PreemptExemptTime" in found) is stays
 
 
 @pytest.mark.parametrize(
