@@ -432,16 +432,28 @@ def test_the_preempt_exempt_time_of_a_qos_counts_before_that_of_all(of_all, of_q
         ({"allow_groups": ("no such group",)}, "takes only jobs of the groups no such group"),
         ({"reservation_required": True}, "ReqResv"),
         ({"root_only": True}, "RootOnly"),
+        ({"max_cpus_per_node": 3}, "MaxCPUsPerNode of partition gpu"),
+        ({"max_mem_per_node_mb": 8191.0}, "MaxMemPerNode of partition gpu"),
+        ({"max_mem_per_cpu_mb": 2047.0}, "MaxMemPerCPU of partition gpu"),
+        (
+            {
+                "max_cpus_per_node": 4,
+                "max_mem_per_node_mb": 8192.0,
+                "max_mem_per_cpu_mb": 2048.0,
+            },
+            "",
+        ),
     ],
 )
 def test_a_job_stays_whose_partition_became_too_narrow_for_it(limits, why):
     """Slurm lets it run on, and would not start it again."""
-    one = runs("checkpoint=signal", time_limit_s=3600.0, qos="normal", account="phys")
-    shown = observation([one])
-    tight = replace(shown.partitions["gpu"], **limits)
-    shown = replace(shown, partitions={**shown.partitions, "gpu": tight})
-    deferred = decide(shown, {"1": {"v100": 1}}).deferred.get("1", "")
-    assert why in deferred and bool(deferred) == bool(why)
+    for memory in ({"mem_per_cpu_mb": 2048}, {"mem_per_node_mb": 8192}):
+        said = {"time_limit_s": 3600.0, "qos": "normal", "account": "phys", "cpus": 4, **memory}
+        shown = observation([runs("checkpoint=signal", **said)])
+        tight = replace(shown.partitions["gpu"], **limits)
+        shown = replace(shown, partitions={**shown.partitions, "gpu": tight})
+        deferred = decide(shown, {"1": {"v100": 1}}).deferred.get("1", "")
+        assert why in deferred and bool(deferred) == bool(why)
 
 
 @pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "Resources"])
