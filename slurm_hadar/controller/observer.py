@@ -87,7 +87,7 @@ class Observer:
             keeps_ages=self.rules.keeps_ages,
             counted_ages=ages,
             in_order=self.rules.in_order,
-            preempts_youngest=self.rules.preempts_youngest,
+            preemption=self.rules.preemption,
             billing_rule=self.rules.billing_rule,
             queue_depth=self.rules.queue_depth,
         )

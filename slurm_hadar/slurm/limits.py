@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.minutes import amounts
+from slurm_hadar.slurm.times import is_some_time
 
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "GrpWall")
 _CELLS = (*_MINUTES, "GrpTRES", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode")
@@ -19,9 +20,12 @@ _AGING = ("GrpJobsAccrue", "MaxJobsAccrue")
 _AGING_OF_QOS = ("GrpJobsAccrue", "MaxJobsAccruePU", "MaxJobsAccruePA")
 ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", "QOS", *_CELLS, *_AGING)
 """Columns of ``sacctmgr show assoc``."""
-QOS = ("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA", "Flags", *_AGING_OF_QOS)
+QOS = (
+    *("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA"),
+    *("Flags", "PreemptExemptTime", *_AGING_OF_QOS),
+)
 """Columns of ``sacctmgr show qos``."""
-_FLAGS = QOS.index("Flags") - 2
+_FLAGS, _EXEMPT = QOS.index("Flags") - 2, QOS.index("PreemptExemptTime") - 2
 
 _LIMITED = re.compile(r"(?:^|,)(?:cpu|mem)=")
 
@@ -48,6 +52,8 @@ class AccountLimits:
     jobs that ask for this partition only."""
     qos_of: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """(account, user) -> the QOS that this user may use there."""
+    exempts: Mapping[str, bool] = field(default_factory=dict)
+    """QOS with a PreemptExemptTime of its own -> whether that is any time at all."""
     aging: bool = False
     """Whether any of them limits how many waiting jobs gain age."""
 
@@ -94,12 +100,15 @@ def parse(associations: str, qos: str) -> AccountLimits:
         else:
             accounts.add(account)
     limited, over, factors = set[str](), set[str](), dict[str, float]()
+    exempts = dict[str, bool]()
     per_user, per_account = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for name, factor, *cells in _rows(qos, len(QOS)):
         aging |= any(cells[-len(_AGING_OF_QOS) :])
         if "overpartqos" in cells[_FLAGS].lower().split(","):
             over.add(name)
         factors[name] = _factor(factor)
+        if cells[_EXEMPT]:
+            exempts[name] = is_some_time(cells[_EXEMPT])
         for cell, found in zip(cells, (per_user, per_account), strict=False):
             if cell:
                 found[name] = amounts(cell)
@@ -116,6 +125,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
         partitions={who: frozenset(names) for who, names in own.items()},
         over_partitions=frozenset(over),
         qos_of={who: frozenset(names) for who, names in may_use.items()},
+        exempts=exempts,
         aging=aging,
     )
 

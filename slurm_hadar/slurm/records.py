@@ -6,6 +6,7 @@ them are free text: the first ``Key=`` of a name counts, since free text stands 
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import Literal
@@ -36,6 +37,21 @@ _MOST_ON_LEAVES = 10 * hosts.MOST_NODES
 Preempts = Literal["none", "partitions", "all"]
 """Whose running jobs something may end for others: those of partitions with a lower tier, or of
 any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Whose running jobs Slurm ends for others, those of lower partitions or of any QOS, and what
+    the time of their start has to do with it.
+
+    ``youngest_first``: the one that started last first. ``exempts``: none for a time after its
+    start (PreemptExemptTime); ``exempts_qos``: the same of each QOS that has a time of its own.
+    """
+
+    whose: Preempts = "none"
+    youngest_first: bool = False
+    exempts: bool = False
+    exempts_qos: Mapping[str, bool] = field(default_factory=dict)
 
 
 class BillingRule(Enum):
@@ -147,15 +163,17 @@ def queue_depth(found: Mapping[str, str]) -> int:
     return min(int(text) if re.fullmatch(r"[0-9]{1,9}", text) else usual for text, usual in said)
 
 
-def preempts_youngest(found: Mapping[str, str]) -> Preempts:
-    """Whose running jobs Slurm ends for others, the one that started last first
-    (preempt_youngest_first): those of lower partitions, or of any QOS. ``found``: see
-    :func:`settings`."""
-    options = (part.strip() for part in found.get("SchedulerParameters", "").split(","))
+def preemption(found: Mapping[str, str]) -> Preemption:
+    """``found``: see :func:`settings`."""
     how = found.get("PreemptType", "").removeprefix("preempt/")
-    if "preempt_youngest_first" not in options or how in ("", "(null)", "none"):
-        return "none"
-    return "partitions" if how == "partition_prio" else "all"
+    if how in ("", "(null)", "none"):
+        return Preemption()
+    options = (part.strip() for part in found.get("SchedulerParameters", "").split(","))
+    return Preemption(
+        "partitions" if how == "partition_prio" else "all",
+        youngest_first="preempt_youngest_first" in options,
+        exempts=times.is_some_time(found.get("PreemptExemptTime", "")),
+    )
 
 
 def billing_rule(found: Mapping[str, str]) -> BillingRule:

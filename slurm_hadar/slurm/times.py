@@ -21,6 +21,11 @@ difference of two clocks (:mod:`slurm_hadar.slurm.pending`)."""
 _DURATION = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,4}))?(?::(\d{1,4}))?(?:\.\d+)?")
 
 
+def is_some_time(text: str) -> bool:
+    """Whether a duration such as ``1-00:00:00`` is more than zero; a name such as NONE is not."""
+    return any(char in "123456789" for char in text) and not text.startswith("-")
+
+
 def parse_duration(text: str) -> float | None:
     """Seconds; inf for UNLIMITED and INFINITE; None where Slurm names none.
 

@@ -67,6 +67,14 @@ def test_a_job_that_would_not_start_again_is_not_moved(box):
     change(box, "MinNodes=2")
     stays(box, job, "MinNodes")
     change(box, "MinNodes=0")
+    for name, tight, wide in (
+        ("MaxCPUsPerNode", "0", "UNLIMITED"),
+        ("MaxMemPerNode", "1", "0"),
+        ("MaxMemPerCPU", "1", "0"),
+    ):
+        change(box, f"{name}={tight}")
+        stays(box, job, name)
+        change(box, f"{name}={wide}")
 
     def on_v100():
         tick(box)

@@ -121,9 +121,18 @@ def queue_depth_findings(settings: dict[str, str]) -> Iterator[Finding]:
 
 
 def preemption_findings(settings: dict[str, str]) -> Iterator[Finding]:
-    """Whether a later start makes a job more likely to be preempted."""
+    """Whether preemption hangs on the start of a job, which a move changes."""
     which = {"partitions": "jobs of preemptable partitions", "all": "running jobs"}
-    if found := which.get(records.preempts_youngest(settings)):
+    rule = records.preemption(settings)
+    found = which.get(rule.whose)
+    if found and rule.exempts:
+        yield Finding(
+            "warning",
+            f"PreemptExemptTime: {found} are not moved, as a move begins that time anew and would "
+            "keep waiting those that may preempt them",
+            "set PreemptExemptTime=0, or expect fewer moves",
+        )
+    if found and rule.youngest_first:
         yield Finding(
             "warning",
             f"preempt_youngest_first: {found} are not moved, as a move makes a job the youngest, "

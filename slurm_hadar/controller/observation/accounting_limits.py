@@ -24,9 +24,9 @@ from slurm_hadar.slurm.limits import AccountLimits, enforces_associations
 from slurm_hadar.slurm.records import (
     USUAL_QUEUE_DEPTH,
     BillingRule,
-    Preempts,
+    Preemption,
     billing_rule,
-    preempts_youngest,
+    preemption,
     queue_depth,
     requeue_delay_s,
 )
@@ -93,8 +93,7 @@ class AccountingLimits:
         """Whether a job that waits for a type would keep all behind it waiting, as far as known."""
         self.billing_rule = BillingRule.SUM
         """How Slurm adds up what a job is billed for. In every mode."""
-        self.preempts_youngest: Preempts = "none"
-        """Of which running jobs Slurm ends the one that started last first, as far as known."""
+        self._preemption = Preemption()
         self.queue_depth = USUAL_QUEUE_DEPTH
         """How many jobs Slurm looks at in a scheduling pass. In every mode."""
         self._associations_are_hidden = True
@@ -152,7 +151,7 @@ class AccountingLimits:
         self.billing_rule = billing_rule(settings)
         self.queue_depth = queue_depth(settings)
         self.in_order = settings.get("SchedulerType", "") == "sched/builtin"
-        self.preempts_youngest = preempts_youngest(settings)
+        self._preemption = preemption(settings)
         names = (settings.get(key, "") for key in ("JobSubmitPlugins", "CliFilterPlugins"))
         self.takes_as_typed = all(name in ("", "(null)") for name in names)
         said = settings.get("AccountingStorageEnforce", "").lower()
@@ -201,6 +200,12 @@ class AccountingLimits:
         if was:
             return ["limits of the accounting database are read again"]
         return [f"{self._fault}: {self._kept()}; {self._cure}"]
+
+    @property
+    def preemption(self) -> Preemption:
+        """Whose running jobs Slurm ends for others, and when, as far as known."""
+        known = self._limits.exempts if self._limits is not None else {}
+        return replace(self._preemption, exempts_qos=known)
 
     @property
     def keeps_ages(self) -> bool:

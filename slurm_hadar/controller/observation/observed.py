@@ -23,7 +23,7 @@ from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
 from slurm_hadar.profiles.gpu_sampling_files import NodeUse
 from slurm_hadar.slurm.cluster import Cluster
-from slurm_hadar.slurm.records import USUAL_QUEUE_DEPTH, BillingRule, Preempts
+from slurm_hadar.slurm.records import USUAL_QUEUE_DEPTH, BillingRule, Preemption
 from slurm_hadar.slurm.waiting_age import AgePriority
 from slurm_hadar.users import is_member
 
@@ -73,8 +73,7 @@ class Observation:
     exchanged and ages count; nothing where that could not be read."""
     in_order: bool = False
     """Whether a job that waits for a type keeps all behind it waiting (sched/builtin)."""
-    preempts_youngest: Preempts = "none"
-    """Of which running jobs Slurm ends the one that started last first."""
+    preemption: Preemption = field(default_factory=Preemption)
     billing_rule: BillingRule = BillingRule.SUM
     queue_depth: int = USUAL_QUEUE_DEPTH
     """How many jobs Slurm looks at in a scheduling pass, each once for every partition of it."""

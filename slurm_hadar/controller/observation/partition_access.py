@@ -21,7 +21,20 @@ def why_closed(job: Job, partition: Partition, observation: Observation) -> str:
         return f"its time limit is longer than MaxTime of partition {name}"
     if not partition.min_nodes <= job.node_count <= partition.max_nodes:
         return f"MinNodes or MaxNodes of partition {name} exclude its number of nodes"
+    if limit := _over_size(job, partition):
+        return f"it has more on a node than {limit} of partition {name}"
     return _why_shut_out(job, partition, observation)
+
+
+def _over_size(job: Job, partition: Partition) -> str:
+    """The partition's limit on the CPUs or memory of a node that the job is over; empty: none."""
+    cpus = -(-job.cpus // max(1, job.node_count))
+    memory_mb = max(job.mem_per_node_mb, cpus * job.mem_per_cpu_mb)
+    if cpus > partition.max_cpus_per_node:
+        return "MaxCPUsPerNode"
+    if memory_mb > partition.max_mem_per_node_mb:
+        return "MaxMemPerNode"
+    return "MaxMemPerCPU" if memory_mb > cpus * partition.max_mem_per_cpu_mb else ""
 
 
 def _why_shut_out(job: Job, partition: Partition, observation: Observation) -> str:

@@ -152,8 +152,8 @@ def starts_worse(job: Job, observation: Observation) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
-    if _preempted_by_age(job, observation):
-        return "Slurm preempts the job first that started last (preempt_youngest_first)"
+    if why := _start_counts(job, observation):
+        return why
     if why := _refused(job, observation):
         return why
     if taker := observation.limit_waiters.taker(job):
@@ -166,10 +166,24 @@ def starts_worse(job: Job, observation: Observation) -> str:
     return _misleads(job, observation)
 
 
-def _preempted_by_age(job: Job, observation: Observation) -> bool:
-    """Whether others may take its GPUs, and take them sooner the later it started."""
-    if observation.preempts_youngest != "partitions":
-        return observation.preempts_youngest == "all"
+def _start_counts(job: Job, observation: Observation) -> str:
+    """Why others would take its GPUs sooner once it has started anew, or get them later."""
+    rule = observation.preemption
+    exempt = rule.exempts_qos.get(job.qos, rule.exempts)
+    if not (rule.youngest_first or exempt) or not _is_preemptable(job, observation):
+        return ""
+    if rule.youngest_first:
+        return "Slurm preempts the job first that started last (preempt_youngest_first)"
+    return (
+        "started anew it would keep jobs that may preempt it waiting for its PreemptExemptTime "
+        "once more"
+    )
+
+
+def _is_preemptable(job: Job, observation: Observation) -> bool:
+    """Whether others may take its GPUs."""
+    if observation.preemption.whose != "partitions":
+        return observation.preemption.whose == "all"
     known = observation.partitions
     highest = max((partition.priority_tier for partition in known.values()), default=0)
     return any(

@@ -279,6 +279,22 @@ def test_moves_that_slurm_would_punish_by_preemption_are_named(parameters, how, 
 
 
 @pytest.mark.parametrize(
+    ("time", "how", "warns"),
+    [
+        ("00:30:00", "preempt/partition_prio", True),
+        ("1-00:00:00", "preempt/qos", True),
+        ("00:00:00", "preempt/qos", False),
+        ("-1", "preempt/qos", False),
+        ("NONE", "preempt/qos", False),
+        ("00:30:00", "preempt/none", False),
+    ],
+)
+def test_moves_that_would_keep_preempting_jobs_waiting_are_named(time, how, warns):
+    found = list(preemption_findings({"PreemptExemptTime": time, "PreemptType": how}))
+    assert ["PreemptExemptTime" in one.what for one in found] == [True] * warns
+
+
+@pytest.mark.parametrize(
     ("settings", "release", "says"),
     [
         ({"GresTypes": "gpu,shard,mps"}, (22, 5), ["(gres/mps and gres/shard) count as in use"]),

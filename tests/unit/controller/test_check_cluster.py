@@ -1,6 +1,7 @@
 """``hadar check`` on partitions: the names, the groups, GPU types without a group."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hand_made import node
@@ -29,6 +30,13 @@ def found(toml, partitions, nodes=NODES, settings=None):
 def only(*given, **more):
     (finding,) = found(*given, **more)
     return finding
+
+
+@pytest.mark.parametrize(("most", "warns"), [(4, True), (32, False), (inf, False)])
+def test_cpus_that_slurm_counts_for_each_partition_of_a_group_are_warned_of(most, warns):
+    there = [replace(one, max_cpus_per_node=most) for one in (GPU, V100, K80)]
+    levels = [one.level for one in found(GROUP, there) if "MaxCPUsPerNode" in one.what]
+    assert levels == ["warning"] * warns
 
 
 def test_a_group_that_is_alike_is_fine():

@@ -29,6 +29,7 @@ from slurm_hadar.domain.node import Partition
 from slurm_hadar.domain.placement import Placement, Plan
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress, Saved
+from slurm_hadar.slurm.records import Preemption
 from slurm_hadar.slurm.traffic import Traffic
 
 TIMES = MoveTimes(ack_wait_s=120.0, after_return_s=40.0)
@@ -387,11 +388,30 @@ def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
 )
 def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, partition, stays):
     there = [Partition("gpu", **partition), Partition("high", priority_tier=2)]
-    seen = replace(
-        observation([runs("checkpoint=signal")], partitions=there), preempts_youngest=preempts
-    )
+    seen = observation([runs("checkpoint=signal")], partitions=there)
+    for rule, why in (
+        (Preemption(preempts, youngest_first=True), "preempt_youngest_first"),
+        (Preemption(preempts, exempts=True), "PreemptExemptTime"),
+        (Preemption(preempts), ""),
+    ):
+        found = decide(replace(seen, preemption=rule), {"1": {"v100": 1}}).deferred.get("1", "")
+        assert (bool(why) and why in found) is (bool(why) and stays)
+
+
+@pytest.mark.parametrize(
+    ("of_all", "of_qos", "stays"),
+    [
+        (False, {"normal": True}, True),
+        (False, {"other": True}, False),
+        (True, {"normal": False}, False),
+        (True, {"other": False}, True),
+    ],
+)
+def test_the_preempt_exempt_time_of_a_qos_counts_before_that_of_all(of_all, of_qos, stays):
+    rule = Preemption("all", exempts=of_all, exempts_qos=of_qos)
+    seen = replace(observation([runs("checkpoint=signal", qos="normal")]), preemption=rule)
     found = decide(seen, {"1": {"v100": 1}}).deferred.get("1", "")
-    assert ("preempt_youngest_first" in found) is stays
+    assert ("PreemptExemptTime" in found) is stays
 
 
 @pytest.mark.parametrize(
@@ -412,16 +432,28 @@ def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, parti
         ({"allow_groups": ("no such group",)}, "takes only jobs of the groups no such group"),
         ({"reservation_required": True}, "ReqResv"),
         ({"root_only": True}, "RootOnly"),
+        ({"max_cpus_per_node": 3}, "MaxCPUsPerNode of partition gpu"),
+        ({"max_mem_per_node_mb": 8191.0}, "MaxMemPerNode of partition gpu"),
+        ({"max_mem_per_cpu_mb": 2047.0}, "MaxMemPerCPU of partition gpu"),
+        (
+            {
+                "max_cpus_per_node": 4,
+                "max_mem_per_node_mb": 8192.0,
+                "max_mem_per_cpu_mb": 2048.0,
+            },
+            "",
+        ),
     ],
 )
 def test_a_job_stays_whose_partition_became_too_narrow_for_it(limits, why):
     """Slurm lets it run on, and would not start it again."""
-    one = runs("checkpoint=signal", time_limit_s=3600.0, qos="normal", account="phys")
-    shown = observation([one])
-    tight = replace(shown.partitions["gpu"], **limits)
-    shown = replace(shown, partitions={**shown.partitions, "gpu": tight})
-    deferred = decide(shown, {"1": {"v100": 1}}).deferred.get("1", "")
-    assert why in deferred and bool(deferred) == bool(why)
+    for memory in ({"mem_per_cpu_mb": 2048}, {"mem_per_node_mb": 8192}):
+        said = {"time_limit_s": 3600.0, "qos": "normal", "account": "phys", "cpus": 4, **memory}
+        shown = observation([runs("checkpoint=signal", **said)])
+        tight = replace(shown.partitions["gpu"], **limits)
+        shown = replace(shown, partitions={**shown.partitions, "gpu": tight})
+        deferred = decide(shown, {"1": {"v100": 1}}).deferred.get("1", "")
+        assert why in deferred and bool(deferred) == bool(why)
 
 
 @pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "Resources"])

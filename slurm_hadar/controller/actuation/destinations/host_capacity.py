@@ -1,10 +1,12 @@
 """Whether a moved job finds CPUs and memory beside the GPUs that it moves to."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf, isfinite
 
 from slurm_hadar.controller.observation.observed import Observation
 from slurm_hadar.controller.snapshot import pending_demand
-from slurm_hadar.domain.job import Job
+from slurm_hadar.domain.job import Job, JobState
 
 
 class FreeHostResources:
@@ -20,10 +22,12 @@ class FreeHostResources:
             for node in observation.nodes.values()
         }
         self._cpus = {node.name: node.cpus for node in observation.nodes.values()}
+        self._limits = _PartitionLimits(observation)
 
     def add(self, job: Job) -> None:
         """Count what a running job has as free."""
         self._add(job.gpus, *has(job))
+        self._limits.use(job.partitions, job.gpus, -has(job)[0])
 
     def take(
         self, job: Job, fields: Mapping[str, str], names: Sequence[str], own: Collection[str]
@@ -45,6 +49,8 @@ class FreeHostResources:
                 free_memory = max(0, free_memory) + had_memory
             if cpus > free_cpus or memory > free_memory:
                 return False
+        if not self._limits.take(job, fields, cpus, [name for name in names if name not in own]):
+            return False
         for name in names:
             more = (cpus - had_cpus, memory - had_memory) if name in own else (cpus, memory)
             self._add([name], -max(0, more[0]), -max(0, more[1]))
@@ -64,6 +70,46 @@ class FreeHostResources:
             if name in self._free:
                 free_cpus, free_memory = self._free[name]
                 self._free[name] = (free_cpus + cpus, free_memory + memory)
+
+
+class _PartitionLimits:
+    """MaxCPUsPerNode: how many CPUs of a node all jobs of a partition may have together."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._nodes: dict[str, frozenset[str]] = {}
+        self._most: dict[str, float] = {}
+        for partition in observation.partitions.values():
+            self._nodes[partition.name] = frozenset(partition.nodes)
+            if isfinite(partition.max_cpus_per_node):
+                self._most[partition.name] = partition.max_cpus_per_node
+        self._used: Counter[tuple[str, str]] = Counter()
+        if self._most:
+            for job in observation.jobs.values():
+                if job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING):
+                    part = -(-pending_demand.cpus(job) // max(1, len(job.nodes)))
+                    self.use(job.partitions, job.nodes, part)
+
+    def use(self, partitions: Iterable[str], nodes: Iterable[str], cpus: int) -> None:
+        """Count CPUs that jobs of these partitions have on each of the nodes."""
+        names = [name for name in partitions if name in self._most]
+        self._used.update({(name, node): cpus for node in nodes for name in names})
+
+    def take(self, job: Job, fields: Mapping[str, str], cpus: int, nodes: Collection[str]) -> bool:
+        """Whether one of the partitions that the job then has lets it have so many CPUs on each of
+        these nodes; then they are taken there."""
+        if not self._most:
+            return True
+        names = fields["Partition"].split(",") if "Partition" in fields else job.partitions
+        there = [name for name in names if self._nodes.get(name, frozenset()).issuperset(nodes)]
+        found = next((name for name in there if self._has_room(name, nodes, cpus)), None)
+        if found is not None:
+            self.use([found], nodes, cpus)
+        # Of partitions that are not known nothing is.
+        return found is not None or not there
+
+    def _has_room(self, partition: str, nodes: Collection[str], cpus: int) -> bool:
+        most = self._most.get(partition, inf)
+        return all(self._used[partition, node] + cpus <= most for node in nodes)
 
 
 def has(job: Job) -> tuple[int, int]:
