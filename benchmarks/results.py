@@ -270,14 +270,8 @@ SECTIONS = (
         "ran live; with seed 3 single simulations are 17% off (plain), so 5% is not to be "
         "expected of every trace. The second table has the spread of 15 simulations, and when "
         "95% of the work is done. Slurm's batch_sched_delay is 0 in these runs, since its 3 s "
-        "would be a minute. Jobs that differ by more run on another type: 17 to 34 of 90 start "
-        "on one. The runs are older than the moves to idle GPUs "
-        "([why](decisions/last-jobs-on-slow-gpus.md)): under timetable and gavel_las the last "
-        "job, an lm, stays on a k80 while faster GPUs are free, live and simulated. In the "
-        "simulator they now end after 243 and 246 s. At this load on two cores "
-        "hbatch needs up to 4 s to submit the 31 jobs of the first moment, the simulator none. "
-        "The two plain runs are older than the others by one change, of hbatch, which they do "
-        "not use.",
+        "would be a minute. Jobs that differ by more run on another type. The runs of 2026-11-29 "
+        "had two other programs beside them, at the lowest priority.",
         "python -m benchmarks.live_and_simulated --again --side-by-side 2",
     ),
     Section(
