@@ -307,9 +307,11 @@ def _prepare(submit: Submit, declaration: Declaration) -> None:
 
 def _has_remark(submit: Submit, outcome: SubmitOutcome) -> bool:
     """Whether there is a line to say once sbatch has taken the job. Under ``--wait`` sbatch ends
-    with the job, too late for it."""
+    with the job, too late for it, and ``--gres=help`` submits nothing."""
     quiet = "quiet" in submit.held or (submit.site is not None and submit.site.quiet)
     if quiet or not submit.declares or {"test-only", "wait"} & submit.held.keys():
+        return False
+    if submit.held.get("gres") == "help":
         return False
     return bool(outcome.why or (outcome.added and outcome.declaration))
 

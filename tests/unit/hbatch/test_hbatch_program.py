@@ -297,6 +297,12 @@ LISTED = "--partition=v,k"
 MANAGED = "hbatch: the job is managed"
 
 
+@pytest.mark.parametrize(("gres", "says"), [("gpu:1", [MANAGED]), ("help", [])])
+def test_where_sbatch_only_lists_its_gres_no_job_is_managed(place, gres, says):
+    place.heartbeat(place.site())
+    assert lines(place.run("-N1", f"--gres={gres}", place.script(DECLARED))) == says
+
+
 def test_a_list_needs_a_fresh_heartbeat_of_a_controller_that_acts_and_has_room(place):
     place.script(DECLARED.replace("-J x", "-J x -p gpu"))
     exchange = place.site()
