@@ -38,7 +38,6 @@ def partition_findings(
             yield _missing("partitions.groups", one, there)
         if not missing:
             yield _group(config, there[name], [there[one] for one in members], nodes)
-            yield from _shared_cpus(there[name], members, nodes)
     if not config.partitions.groups:
         yield from _without_group(config, settings, partitions, nodes)
 
@@ -84,7 +83,8 @@ def _group(
             "problem",
             f"{key}: {why}, so jobs that ask for {partition.name} stay in it",
             f"give the members together the nodes of {partition.name} and the same access, limits, "
-            "defaults and tier in slurm.conf, or take the group out",
+            "defaults and tier in slurm.conf, and none of them MaxCPUsPerNode, or take the group "
+            "out",
         )
     gpus = {node.name: node.gpus for node in nodes}
     for member in members:
@@ -97,22 +97,6 @@ def _group(
             return Finding("problem", f"{key}: {why}", cure)
     names_of_members = ", ".join(member.name for member in members)
     return Finding("ok", f"partition {partition.name} stands for {names_of_members}")
-
-
-def _shared_cpus(
-    common: Partition, members: Sequence[str], nodes: Sequence[Node]
-) -> Iterator[Finding]:
-    """Whether jobs with a list may wait where those in the common partition start."""
-    most = common.max_cpus_per_node
-    if any(node.name in common.nodes and node.cpus > most for node in nodes):
-        names = ", ".join(members)
-        yield Finding(
-            "warning",
-            f"MaxCPUsPerNode={most:.0f}: Slurm counts it for each partition by itself, so a job in "
-            f"{names} may wait where one in {common.name} starts, and the reverse",
-            f"leave it out of {common.name} and {names}; other partitions of these nodes may have "
-            "it, to keep CPUs for the jobs of these",
-        )
 
 
 def _without_group(

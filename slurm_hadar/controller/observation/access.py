@@ -6,6 +6,7 @@ where ``partitions.groups`` of the site says so and Slurm shows no difference bu
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import inf
 
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.domain.declaration import ANY, Declaration
@@ -91,7 +92,9 @@ def unlike_groups(
 def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:
     """The first difference between a partition and the members of its group; empty: none.
 
-    They are alike when they have its access, limits and priority, and together its nodes.
+    They are alike when they have its access, limits and priority, and together its nodes. What
+    Slurm counts for all jobs of a partition together is not alike even where it is the same number:
+    one partition may have used it up, so that a job in it waits beside a node where others start.
     """
     return _why_not_alike(partition, tuple(members))
 
@@ -99,6 +102,9 @@ def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:
 @lru_cache(maxsize=256)
 def _why_not_alike(partition: Partition, members: tuple[Partition, ...]) -> str:
     own = set(partition.nodes)
+    if partition.max_cpus_per_node < inf:
+        most = f"MaxCPUsPerNode={partition.max_cpus_per_node:.0f}"
+        return f"{most} of {partition.name} is counted for each partition by itself"
     for member in members:
         if key := difference(member, partition):
             return f"partition {member.name} has another {key} than {partition.name}"

@@ -32,11 +32,10 @@ def only(*given, **more):
     return finding
 
 
-@pytest.mark.parametrize(("most", "warns"), [(4, True), (32, False), (inf, False)])
-def test_cpus_that_slurm_counts_for_each_partition_of_a_group_are_warned_of(most, warns):
-    there = [replace(one, max_cpus_per_node=most) for one in (GPU, V100, K80)]
-    levels = [one.level for one in found(GROUP, there) if "MaxCPUsPerNode" in one.what]
-    assert levels == ["warning"] * warns
+@pytest.mark.parametrize(("most", "level"), [(4, "problem"), (inf, "ok")])
+def test_a_group_whose_cpus_slurm_counts_for_each_partition_does_not_work(most, level):
+    finding = only(GROUP, [replace(one, max_cpus_per_node=most) for one in (GPU, V100, K80)])
+    assert finding.level == level and ("MaxCPUsPerNode" in finding.what) is (level == "problem")
 
 
 def test_a_group_that_is_alike_is_fine():
