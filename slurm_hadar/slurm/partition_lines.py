@@ -67,6 +67,18 @@ def difference(one: Partition, other: Partition) -> str:
     return ""
 
 
+def counts_apart(partition: Partition) -> str:
+    """Why another partition with the same limits would not do for its jobs; empty where it does.
+
+    What Slurm counts for all jobs of a partition together one may have used up, so that a job in it
+    waits beside a node where those in the other start.
+    """
+    if partition.max_cpus_per_node == inf:
+        return ""
+    most = f"MaxCPUsPerNode={partition.max_cpus_per_node:.0f}"
+    return f"{most} of {partition.name} is counted for each partition by itself"
+
+
 def defaults(shown: Mapping[str, str]) -> dict[str, str]:
     """See :attr:`Partition.defaults`. ``shown``: key, in any case, -> value, as on a line of
     slurm.conf, or as scontrol shows them, which has the defaults per GPU as ``JobDefaults``."""
@@ -150,6 +162,8 @@ def split_by_type(
     A member is named like its type or, where that name is taken, like the type's node feature
     (``features``: type -> feature), since hbatch knows a partition's type by its name.
     """
+    if why := counts_apart(common):
+        return Split(why_not=why)
     there = {partition.name: partition for partition in partitions}
     gpus = {node.name: node.gpus for node in nodes}
     by_type: dict[str, list[str]] = {}

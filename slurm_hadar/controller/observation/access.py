@@ -6,13 +6,12 @@ where ``partitions.groups`` of the site says so and Slurm shows no difference bu
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf
 
 from slurm_hadar.config import Config, group_types
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.job import Job
 from slurm_hadar.domain.node import Partition
-from slurm_hadar.slurm.partition_lines import difference
+from slurm_hadar.slurm.partition_lines import counts_apart, difference
 
 
 def allowed_partitions(
@@ -92,9 +91,7 @@ def unlike_groups(
 def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:
     """The first difference between a partition and the members of its group; empty: none.
 
-    They are alike when they have its access, limits and priority, and together its nodes. What
-    Slurm counts for all jobs of a partition together is not alike even where it is the same number:
-    one partition may have used it up, so that a job in it waits beside a node where others start.
+    They are alike when they have its access, limits and priority, and together its nodes.
     """
     return _why_not_alike(partition, tuple(members))
 
@@ -102,9 +99,8 @@ def why_not_alike(partition: Partition, members: Sequence[Partition]) -> str:
 @lru_cache(maxsize=256)
 def _why_not_alike(partition: Partition, members: tuple[Partition, ...]) -> str:
     own = set(partition.nodes)
-    if partition.max_cpus_per_node < inf:
-        most = f"MaxCPUsPerNode={partition.max_cpus_per_node:.0f}"
-        return f"{most} of {partition.name} is counted for each partition by itself"
+    if why := counts_apart(partition):
+        return why
     for member in members:
         if key := difference(member, partition):
             return f"partition {member.name} has another {key} than {partition.name}"

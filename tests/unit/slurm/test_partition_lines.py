@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.domain.node import Partition
+from slurm_hadar.domain.node import Node, Partition
 from slurm_hadar.slurm import partition_lines, records
 from slurm_hadar.tuning import conf, site
 
@@ -74,3 +74,13 @@ def test_only_name_nodes_default_and_state_may_differ(field):
     else:
         other = replace(PLAIN, **{field.name: getattr(FULL, field.name)})
         assert partition_lines.difference(PLAIN, other)
+
+
+def test_a_partition_whose_cpus_slurm_counts_has_no_split():
+    """A job in a member would wait where one in the common partition starts."""
+    nodes = [Node("v1", {"v100": 2}), Node("k1", {"k80": 2})]
+    common = Partition("gpu", ("v1", "k1"))
+    assert partition_lines.split_by_type(common, [common], nodes, {}).new == ("v100", "k80")
+    counted = replace(common, max_cpus_per_node=4.0)
+    split = partition_lines.split_by_type(counted, [counted], nodes, {})
+    assert "MaxCPUsPerNode=4 of gpu" in split.why_not and not split.members
