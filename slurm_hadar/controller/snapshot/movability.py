@@ -152,7 +152,7 @@ def starts_worse(job: Job, observation: Observation) -> str:
         return "Slurm may cancel it at its next start, as it has a --deadline"
     if 0 < job.least_limit_s < job.time_limit_s:
         return "Slurm may cut its time limit at its next start, as it has a --time-min"
-    if why := _start_counts(job, observation):
+    if why := _preempted_elsewhere(job, observation):
         return why
     if why := _refused(job, observation):
         return why
@@ -166,31 +166,39 @@ def starts_worse(job: Job, observation: Observation) -> str:
     return _misleads(job, observation)
 
 
-def _start_counts(job: Job, observation: Observation) -> str:
-    """Why others would take its GPUs sooner once it has started anew, or get them later."""
+def _preempted_elsewhere(job: Job, observation: Observation) -> str:
+    """Why others would take its GPUs sooner once it has moved, or get them later."""
     rule = observation.preemption
-    exempt = rule.exempts_qos.get(job.qos, rule.exempts)
-    if not (rule.youngest_first or exempt) or not _is_preemptable(job, observation):
+    if rule.whose == "none":
+        return ""
+    modes = _preempt_modes(job, observation)
+    if rule.whose == "partitions" and not modes:
         return ""
     if rule.youngest_first:
         return "Slurm preempts the job first that started last (preempt_youngest_first)"
-    return (
-        "started anew it would keep jobs that may preempt it waiting for its PreemptExemptTime "
-        "once more"
-    )
+    if rule.exempts_qos.get(job.qos, rule.exempts):
+        return (
+            "started anew it would keep jobs that may preempt it waiting for its "
+            "PreemptExemptTime once more"
+        )
+    if rule.whose == "partitions" and any("CANCEL" in mode for mode in modes):
+        return (
+            "on other GPUs a job of a higher tier may be the next that wants them, and that would "
+            "end it for good (PreemptMode=CANCEL)"
+        )
+    return ""
 
 
-def _is_preemptable(job: Job, observation: Observation) -> bool:
-    """Whether others may take its GPUs."""
-    if observation.preemption.whose != "partitions":
-        return observation.preemption.whose == "all"
+def _preempt_modes(job: Job, observation: Observation) -> set[str]:
+    """PreemptMode of the job's partitions from which jobs of a higher tier may take its GPUs."""
     known = observation.partitions
     highest = max((partition.priority_tier for partition in known.values()), default=0)
-    return any(
-        known[name].preempt_mode.upper() != "OFF" and known[name].priority_tier < highest
+    modes = {
+        known[name].preempt_mode.upper()
         for name in job.partitions
-        if name in known
-    )
+        if name in known and known[name].priority_tier < highest
+    }
+    return modes - {"OFF"}
 
 
 def _refused(job: Job, observation: Observation) -> str:

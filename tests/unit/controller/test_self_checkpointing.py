@@ -399,6 +399,26 @@ def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, parti
 
 
 @pytest.mark.parametrize(
+    ("preempts", "partition", "stays"),
+    [
+        ("partitions", {"preempt_mode": "CANCEL"}, True),
+        ("partitions", {"preempt_mode": "REQUEUE"}, False),
+        ("partitions", {"preempt_mode": "CANCEL", "priority_tier": 2}, False),
+        ("none", {"preempt_mode": "CANCEL"}, False),
+        # Which QOS may preempt which is not read.
+        ("all", {"preempt_mode": "CANCEL"}, False),
+    ],
+)
+def test_a_job_that_would_be_cancelled_for_a_job_of_a_higher_tier_stays(preempts, partition, stays):
+    """A stranger's job was moved to a v100, which a job of a higher tier wanted next."""
+    there = [Partition("gpu", **partition), Partition("high", priority_tier=2)]
+    seen = observation([runs("checkpoint=signal")], partitions=there)
+    rule = Preemption(preempts)
+    found = decide(replace(seen, preemption=rule), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("PreemptMode=CANCEL" in found) is stays
+
+
+@pytest.mark.parametrize(
     ("of_all", "of_qos", "stays"),
     [
         (False, {"normal": True}, True),
