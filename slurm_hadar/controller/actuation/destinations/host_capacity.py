@@ -76,14 +76,16 @@ class _PartitionLimits:
     """MaxCPUsPerNode: how many CPUs of a node all jobs of a partition may have together."""
 
     def __init__(self, observation: Observation) -> None:
+        known = observation.partitions
+        self._most = {
+            name: one.max_cpus_per_node
+            for name, one in known.items()
+            if isfinite(one.max_cpus_per_node)
+        }
         self._nodes: dict[str, frozenset[str]] = {}
-        self._most: dict[str, float] = {}
-        for partition in observation.partitions.values():
-            self._nodes[partition.name] = frozenset(partition.nodes)
-            if isfinite(partition.max_cpus_per_node):
-                self._most[partition.name] = partition.max_cpus_per_node
         self._used: Counter[tuple[str, str]] = Counter()
         if self._most:
+            self._nodes = {name: frozenset(one.nodes) for name, one in known.items()}
             for job in observation.jobs.values():
                 if job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING):
                     part = -(-pending_demand.cpus(job) // max(1, len(job.nodes)))
