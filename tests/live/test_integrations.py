@@ -120,6 +120,8 @@ def moved(jobs, sandbox):
     """What each job said when it had saved; then all were moved."""
     launched = jobs["torchrun"]
     sandbox.wait_state(launched.id, ("RUNNING",))
+    # Until its step ignores the signal, which takes the start of a shell; the import takes longer.
+    time.sleep(2)
     for _ in range(5):
         # The wish may come before anybody listens, and the launcher must not die of it.
         sandbox.run("scancel", "--signal=USR2", launched.id)

@@ -208,7 +208,7 @@ def test_works_without_slurm_hadar_around_it(tmp_path):
         env=clean,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=True,
     )
     assert "3000 samples, test accuracy" in done.stdout
