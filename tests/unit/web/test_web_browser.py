@@ -222,7 +222,7 @@ def test_a_job_and_its_nodes_are_found_with_the_tab_key_alone(chromium, site):
                 )
                 if found[0] == text:
                     assert found[1] == "solid"
-                    # What has the focus comes onto the screen; the page scrolls softly.
+                    # What has the focus comes onto the screen.
                     page.wait_for_function(
                         "() => { const box = document.activeElement.getBoundingClientRect();"
                         " return box.width > 0 && box.right <= innerWidth + 1 && box.bottom > 0"
