@@ -1,6 +1,6 @@
 """Nodes, partitions and reservations as Slurm shows them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -78,6 +78,14 @@ class Partition:
     def __hash__(self) -> int:
         """By its name alone: the names of thousands of nodes are not hashed for each job."""
         return hash(self.name)
+
+
+def highest_tier(partition: Partition, partitions: Iterable[Partition]) -> int:
+    """The highest PriorityTier of the partitions that share a node with this one, itself one of
+    them."""
+    nodes = set(partition.nodes)
+    beside = (one.priority_tier for one in partitions if not nodes.isdisjoint(one.nodes))
+    return max(beside, default=partition.priority_tier)
 
 
 @dataclass(frozen=True, slots=True)

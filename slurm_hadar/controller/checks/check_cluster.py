@@ -11,7 +11,7 @@ from slurm_hadar.controller.observation.group_problems import lacks, member_prob
 from slurm_hadar.controller.observation.lost_gpus import CURE, lost, lost_gpus_message
 from slurm_hadar.controller.observation.observed import typed
 from slurm_hadar.domain.job import UNTYPED, Job
-from slurm_hadar.domain.node import Node, Partition
+from slurm_hadar.domain.node import Node, Partition, highest_tier
 from slurm_hadar.reports import formats
 from slurm_hadar.slurm import hosts
 from slurm_hadar.slurm.limits import AccountLimits
@@ -112,7 +112,7 @@ def _without_group(
         if len({kind for name in partition.nodes for kind in gpus.get(name, ())}) > 1
         and partition.up
         and partition.name not in config.backfill.partitions
-        and partition.priority_tier == _highest_tier(partition, partitions)
+        and partition.priority_tier == highest_tier(partition, partitions)
     ]
     if not several:
         return
@@ -137,11 +137,6 @@ def _without_group(
         "waiting jobs are not steered between them",
         cure,
     )
-
-
-def _highest_tier(partition: Partition, partitions: Sequence[Partition]) -> int:
-    nodes = set(partition.nodes)
-    return max(one.priority_tier for one in partitions if not nodes.isdisjoint(one.nodes))
 
 
 def _line(common: Partition, name: str, nodes: tuple[str, ...], settings: dict[str, str]) -> str:

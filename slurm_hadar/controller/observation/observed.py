@@ -17,7 +17,7 @@ from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
-from slurm_hadar.domain.node import Node, Partition, Reservation
+from slurm_hadar.domain.node import Node, Partition, Reservation, highest_tier
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
@@ -103,6 +103,17 @@ class Observation:
             for name, partition in self.partitions.items()
             if not asleep.isdisjoint(partition.nodes) and free.isdisjoint(partition.nodes)
         )
+
+    @cached_property
+    def giving_way(self) -> Mapping[str, str]:
+        """Partition -> its PreemptMode, of those whose jobs give way to jobs of a higher tier on
+        the same nodes; computed once for all moves of a tick."""
+        known = self.partitions.values()
+        return {
+            one.name: one.preempt_mode.upper()
+            for one in known
+            if one.preempt_mode.upper() != "OFF" and one.priority_tier < highest_tier(one, known)
+        }
 
     @cached_property
     def gpu_types(self) -> Mapping[str, frozenset[str]]:

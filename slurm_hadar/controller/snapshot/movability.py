@@ -171,7 +171,8 @@ def _preempted_elsewhere(job: Job, observation: Observation) -> str:
     rule = observation.preemption
     if rule.whose == "none":
         return ""
-    modes = _preempt_modes(job, observation)
+    giving_way = observation.giving_way
+    modes = [giving_way[name] for name in job.partitions if name in giving_way]
     if rule.whose == "partitions" and not modes:
         return ""
     if rule.youngest_first:
@@ -187,18 +188,6 @@ def _preempted_elsewhere(job: Job, observation: Observation) -> str:
             "end it for good (PreemptMode=CANCEL)"
         )
     return ""
-
-
-def _preempt_modes(job: Job, observation: Observation) -> set[str]:
-    """PreemptMode of the job's partitions from which jobs of a higher tier may take its GPUs."""
-    known = observation.partitions
-    highest = max((partition.priority_tier for partition in known.values()), default=0)
-    modes = {
-        known[name].preempt_mode.upper()
-        for name in job.partitions
-        if name in known and known[name].priority_tier < highest
-    }
-    return modes - {"OFF"}
 
 
 def _refused(job: Job, observation: Observation) -> str:

@@ -387,7 +387,10 @@ def test_a_job_that_cannot_be_moved_now_says_why(words, more, why):
     ],
 )
 def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, partition, stays):
-    there = [Partition("gpu", **partition), Partition("high", priority_tier=2)]
+    there = [
+        Partition("gpu", ("v1",), **partition),
+        Partition("high", ("v1", "v2"), priority_tier=2),
+    ]
     seen = observation([runs("checkpoint=signal")], partitions=there)
     for rule, why in (
         (Preemption(preempts, youngest_first=True), "preempt_youngest_first"),
@@ -411,9 +414,23 @@ def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, parti
 )
 def test_a_job_that_would_be_cancelled_for_a_job_of_a_higher_tier_stays(preempts, partition, stays):
     """A stranger's job was moved to a v100, which a job of a higher tier wanted next."""
-    there = [Partition("gpu", **partition), Partition("high", priority_tier=2)]
+    there = [
+        Partition("gpu", ("v1",), **partition),
+        Partition("high", ("v1", "v2"), priority_tier=2),
+    ]
     seen = observation([runs("checkpoint=signal")], partitions=there)
     rule = Preemption(preempts)
+    found = decide(replace(seen, preemption=rule), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("PreemptMode=CANCEL" in found) is stays
+
+
+@pytest.mark.parametrize(("nodes", "stays"), [(("v1",), True), (("c1",), False), ((), False)])
+def test_a_higher_tier_on_other_nodes_preempts_no_job_here(nodes, stays):
+    low = Partition("gpu", ("v1", "v2"), preempt_mode="CANCEL")
+    seen = observation(
+        [runs("checkpoint=signal")], partitions=[low, Partition("cpu", nodes, priority_tier=9)]
+    )
+    rule = Preemption("partitions")
     found = decide(replace(seen, preemption=rule), {"1": {"v100": 1}}).deferred.get("1", "")
     assert ("PreemptMode=CANCEL" in found) is stays
 
