@@ -9,7 +9,8 @@ from math import inf
 class Node:
     """One node. Memory in MB. ``usable`` is False for down, drained, failing or reserved-for-boot
     nodes: their idle GPUs do not exist for a plan. Nor do those of one that is ``asleep``: it is
-    powered down or boots, and only Slurm wakes it, for a job that finds no other place."""
+    powered down or boots, and only Slurm wakes it, for a job that finds no other place. Slurm gives
+    free nodes of a lower ``weight`` first."""
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -23,6 +24,7 @@ class Node:
     state: str = ""
     usable: bool = True
     asleep: bool = False
+    weight: int = 1
 
     @property
     def used_without_cpus(self) -> Mapping[str, int]:

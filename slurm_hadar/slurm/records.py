@@ -230,6 +230,7 @@ def _node(record: dict[str, str]) -> Node:
         state=state,
         usable=states.node_usable(state),
         asleep=states.node_asleep(state),
+        weight=_whole(record, "Weight"),
     )
 
 

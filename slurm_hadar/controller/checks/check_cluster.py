@@ -37,7 +37,10 @@ def partition_findings(
         for one in missing:
             yield _missing("partitions.groups", one, there)
         if not missing:
-            yield _group(config, there[name], [there[one] for one in members], nodes)
+            finding = _group(config, there[name], [there[one] for one in members], nodes)
+            yield finding
+            if finding.level == "ok":
+                yield from _same_weight(there[name], nodes)
     if not config.partitions.groups:
         yield from _without_group(config, settings, partitions, nodes)
 
@@ -97,6 +100,26 @@ def _group(
             return Finding("problem", f"{key}: {why}", cure)
     names_of_members = ", ".join(member.name for member in members)
     return Finding("ok", f"partition {partition.name} stands for {names_of_members}")
+
+
+def _same_weight(partition: Partition, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """GPU types among whose free nodes Slurm chooses by their names."""
+    types: dict[int, dict[str, None]] = {}
+    for node in nodes:
+        if node.name in partition.nodes:
+            types.setdefault(node.weight, {}).update(dict.fromkeys(node.gpus))
+    for weight, kinds in sorted(types.items()):
+        if len(kinds) > 1:
+            names = " and ".join(kinds)
+            yield Finding(
+                "warning",
+                f"nodes of {names} in partition {partition.name} have "
+                f"Weight={weight}: a job that names no GPU type begins on a slow GPU beside a free "
+                "fast one where Slurm has that node first, and managed jobs leave it more of the "
+                "slow ones",
+                "give nodes of a faster type a lower Weight in slurm.conf; nothing where fast GPUs "
+                "are kept for jobs that name them",
+            )
 
 
 def _without_group(

@@ -11,7 +11,7 @@ from slurm_hadar.controller.checks.check_cluster import association_findings, pa
 from slurm_hadar.domain.node import Partition
 from slurm_hadar.slurm.limits import AccountLimits
 
-NODES = [node("v1"), node("v2"), node("k1")]
+NODES = [node("v1"), node("v2"), replace(node("k1"), weight=2)]
 GPU = Partition(
     "gpu", ("v1", "v2", "k1"), default=True, priority_tier=4, max_time_s=7200.0, default_time_s=60.0
 )
@@ -41,6 +41,19 @@ def test_a_group_whose_cpus_slurm_counts_for_each_partition_does_not_work(most, 
 def test_a_group_that_is_alike_is_fine():
     finding = only(GROUP, [GPU, V100, K80])
     assert (finding.level, finding.what) == ("ok", "partition gpu stands for v100, k80")
+
+
+def test_types_whose_nodes_slurm_prefers_by_name_only_are_named():
+    alike = [replace(one, weight=7) for one in NODES]
+    fine, finding = found(GROUP, [GPU, V100, K80], nodes=alike)
+    assert (fine.level, finding.level) == ("ok", "warning")
+    assert "nodes of v100 and k80 in partition gpu have Weight=7" in finding.what
+    assert "lower Weight" in finding.cure
+    three = [*NODES, replace(node("p1"), weight=2)]
+    p100 = replace(K80, name="p100", nodes=("p1",))
+    partitions = [replace(GPU, nodes=(*GPU.nodes, "p1")), V100, K80, p100]
+    _, finding = found(GROUP.replace('"k80"', '"k80", "p100"'), partitions, nodes=three)
+    assert "nodes of k80 and p100" in finding.what
 
 
 def test_a_member_may_be_named_like_the_feature_of_its_type():
@@ -79,7 +92,11 @@ def test_a_member_without_gpus_is_a_problem():
 
 
 def test_untyped_gpus_have_the_type_of_their_feature():
-    untyped = [node("v1"), node("v2"), replace(node("k1", gpus=2), gpus={"": 2}, features=("old",))]
+    untyped = [
+        node("v1"),
+        node("v2"),
+        replace(node("k1", gpus=2, weight=2), gpus={"": 2}, features=("old",)),
+    ]
     assert only(GROUP, [GPU, V100, K80], nodes=untyped).level == "ok"
     bare = [node("v1"), node("v2"), replace(node("k1"), gpus={"": 2}, features=())]
     assert "k80 has GPUs without a type" in only(GROUP, [GPU, V100, K80], nodes=bare).what
