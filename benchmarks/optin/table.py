@@ -334,8 +334,8 @@ def _crowd(found: Summary, run: RunRecord) -> None:
             f"GPUs that it could have used, {others} of these on a type that its list of "
             "partitions leaves out"
         )
-        if listed + others:
-            found.broken.append(f"crowd: later jobs that overtake {job.name}: {listed + others}")
+        if listed:
+            found.broken.append(f"crowd: later jobs that overtake {job.name}: {listed}")
 
 
 def _nice(found: Summary, run: RunRecord) -> None:

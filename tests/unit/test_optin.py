@@ -459,6 +459,9 @@ def test_the_experiments_are_judged_by_the_order_of_start():
     looks = (Look(0.0, (waits(overtaken_one), waits(SECOND))),)
     (sentence,) = summary([run([overtaken_one, SECOND], looks, CROWD)]).broken
     assert "later jobs that overtake first: 1" in sentence
+    elsewhere = (Look(0.0, (waits(overtaken_one, partitions=("k80",)), waits(SECOND))),)
+    one = summary([run([overtaken_one, SECOND], elsewhere, CROWD)])
+    assert not one.broken and "1 of these on a type that its list" in one.lines[1]
 
 
 def test_a_look_keeps_the_waiting_jobs_and_notes_the_ends(tmp_path):
