@@ -31,7 +31,8 @@ from slurm_hadar.sandbox.layout import Layout, NodeGroup, PartitionSpec
 from slurm_hadar.sandbox.options import SandboxOptions
 
 BIN = Path(sys.executable).parent
-ADMIN = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+ADMIN = "".join((DOCS / name).read_text() for name in ("admin.md", "rights.md"))
 HADAR, ADA, BOB, EVE = "backup", "news", "games", "irc"
 """The controller's user; ada and bob of account phys; eve of account chem, who means no good."""
 CLOSED = ("account", "denied", "group", "qos", "root", "reserved", "time", "size", "memory", "host")
@@ -312,7 +313,7 @@ def with_ages(more: str = "") -> Iterator[Site]:
 
 
 def documented(what: str, site: Site) -> list[list[str]]:
-    """The lines of docs/admin.md under that mark, with this site's names in them; its user is there
+    """The lines of docs/admin.md or docs/rights.md under that mark, with this site's names in them; its user is there
     already."""
     here = {
         "/var/lib/slurm-hadar": str(site.folder / "state"),

@@ -524,7 +524,7 @@ def test_private_data_stays_private(private):
     for text in [*seen, *own_lines]:
         assert not [secret for secret in secrets if secret in text], text
     assert not [text for text in seen if "axolotl" in text]
-    # What docs/admin.md owns up to: the controller is no root, and reads what all may read.
+    # What docs/rights.md owns up to: the controller is no root, and reads what all may read.
     (path,) = exchange.glob(f"progress.{hers}.*.json")
     assert path.stat().st_mode & 0o777 == 0o644 and path.stat().st_uid == who(ADA)[0]
     assert [line for line in own_lines if line.startswith(f"{path} ") and '"axolotl"' in line]
@@ -536,7 +536,7 @@ def test_private_data_stays_private(private):
 
 
 def per_user(site, user):
-    """The configuration of docs/admin.md for one researcher's own jobs, in that user's home."""
+    """The configuration of docs/rights.md for one researcher's own jobs, in that user's home."""
     home = site.homes[user]
     block = re.search(r"```toml\n(\[site\]\nmode = \"act\"\nrights = \"user\".*?)```", ADMIN, re.S)
     text = block[1].replace("/home/ada", str(home)).replace('"p100", ', "")

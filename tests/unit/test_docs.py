@@ -52,7 +52,7 @@ def _spans(name: str) -> list[str]:
 
 def _rows(name: str, heading: str) -> list[list[str]]:
     """Cells of the first table under a heading, without its head."""
-    text = _text(name).split(f"\n{heading}\n", 1)[1]
+    text = f"\n{_text(name)}".split(f"\n{heading}\n", 1)[1]
     table = re.search(r"(^\|.*\n)+", text, re.M)
     assert table is not None
     lines = table[0].splitlines()[2:]
@@ -233,7 +233,7 @@ def _keys(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, objec
 
 
 def test_the_table_of_configuration_keys_is_complete_and_true():
-    rows = _rows("docs/admin.md", "## Every key of the configuration")
+    rows = _rows("docs/configuration.md", "# Every key of the configuration")
     shown = {row[0].strip("`"): row[1].strip("`") for row in rows}
     assert len(shown) == len(rows)
     wanted = dict(_keys(Config))
@@ -291,7 +291,7 @@ def test_every_template_is_documented():
 def test_policies_that_are_named_exist():
     row = next(
         row
-        for row in _rows("docs/admin.md", "## Every key of the configuration")
+        for row in _rows("docs/configuration.md", "# Every key of the configuration")
         if row[0] == "`controller.policy`"
     )
     named = re.findall(r'"(\w+)"', row[2])
