@@ -301,7 +301,8 @@ uninstall() {
   done
   say "slurm-hadar is gone from $prefix"
   local left=()
-  for name in /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/logrotate.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar /var/log/slurm-hadar; do
+  # The folders of another state, and of the exchange.
+  for name in $(sed -nE 's/^ *(state|exchange)_dir *= *"([^"]*)".*/\2/p' "${HADAR_CONFIG:-/etc/slurm-hadar/hadar.toml}" 2>/dev/null | grep -vx /var/lib/slurm-hadar) /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/logrotate.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar /var/log/slurm-hadar; do
     [[ ! -e $name ]] || left+=("$name")
   done
   ((${#left[@]} == 0)) || say "yours, and still there: ${left[*]}"
