@@ -204,7 +204,9 @@ site() {
     else
       "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel[controller,plugins,web]" 2> >(grep -v '^WARNING: Location' >&2)
     fi
-    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+    # From its old files to its new ones there is no hbatch; compiled afterwards, that is a second or two.
+    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --force-reinstall "$wheel" 2> >(grep -v '^WARNING: Location' >&2)
+    "$dir/bin/python" -I -m compileall -q "$("$dir/bin/python" -Ic 'import sysconfig; print(sysconfig.get_path("purelib"))')/slurm_hadar"
   fi
   isolate "$dir"
   cmp -s "$built"/slurm_hadar_runtime-*.whl "$runtime" || cp "$built"/slurm_hadar_runtime-*.whl "$runtime"
@@ -224,6 +226,10 @@ site() {
   say "hbatch and hadar are in $prefix/bin; put that on PATH"
   say "researchers whose training uses the runtime: pip install $runtime"
   say "services for systemd and cron, with their user and folders: $prefix/share/slurm-hadar/system"
+  if configured; then
+    say "next: restart the services that run, then: hadar check"
+    return
+  fi
   say "next: copy an example of $prefix/share/slurm-hadar/site_configs to /etc/slurm-hadar/hadar.toml (or ~/.config/slurm-hadar/hadar.toml), then: hadar check --write"
 }
 
@@ -295,7 +301,8 @@ uninstall() {
   done
   say "slurm-hadar is gone from $prefix"
   local left=()
-  for name in /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/logrotate.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar /var/log/slurm-hadar; do
+  # The folders of another state, and of the exchange.
+  for name in $(sed -nE 's/^ *(state|exchange)_dir *= *"([^"]*)".*/\2/p' "${HADAR_CONFIG:-/etc/slurm-hadar/hadar.toml}" 2>/dev/null | grep -vx /var/lib/slurm-hadar) /etc/slurm-hadar /etc/systemd/system/slurm-hadar* /etc/cron.d/slurm-hadar /etc/logrotate.d/slurm-hadar /etc/sysusers.d/slurm-hadar* /etc/tmpfiles.d/slurm-hadar* /var/lib/slurm-hadar /var/log/slurm-hadar; do
     [[ ! -e $name ]] || left+=("$name")
   done
   ((${#left[@]} == 0)) || say "yours, and still there: ${left[*]}"

@@ -110,7 +110,7 @@ def run(
                 controller.process = process_name()
                 while healthy and not asked.any:
                     began = time.monotonic()
-                    healthy = _one(controller, shown)
+                    healthy = _one(controller, shown, pause)
                     rest = controller.backoff.pause_s(pause)
                     asked.wait(max(0.2, rest - (time.monotonic() - began)))
                 if asked.stop:
@@ -330,7 +330,7 @@ def _print_message(message: str) -> None:
         typer.echo(f"{_clock()} {message}", err=True)
 
 
-def _one(controller: Controller, shown: _Shown) -> bool:
+def _one(controller: Controller, shown: _Shown, usual_s: float) -> bool:
     """A tick of the daemon: Slurm may be away for a while, the daemon stays.
 
     False where the state file must be opened anew, which puts a damaged one aside.
@@ -359,7 +359,7 @@ def _one(controller: Controller, shown: _Shown) -> bool:
         why = f"internal error of slurm-hadar: {type(error).__name__}"
         _failed(controller, shown, why, error)
         traceback.print_exc()
-    if words := controller.backoff.message():
+    if words := controller.backoff.message(usual_s):
         typer.echo(f"{_clock()} {words}")
         event_log.fault(log, words)
     return True

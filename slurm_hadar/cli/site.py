@@ -13,6 +13,7 @@ from slurm_hadar.cli.common import ConfigOption, JsonOption, print_json
 from slurm_hadar.cli.real_sbatch import find_sbatch
 from slurm_hadar.config import Config
 from slurm_hadar.controller.checks import check as checking
+from slurm_hadar.controller.checks.check_access import file_findings
 from slurm_hadar.controller.checks.finding import Finding
 from slurm_hadar.controller.checks.wrapper_site import names_of, write_wrapper_site
 from slurm_hadar.domain.errors import HadarError, UsageError
@@ -46,7 +47,7 @@ def check(
     problem."""
     path = config or configuration.find()
     site = configuration.load_to_check(path)
-    found = list(checking.findings(site))
+    found = [*checking.findings(site), *file_findings(site, path)]
     names = replace(names_of(site), sbatch=submits_with(site, found))
     if write and not site.ignored:
         write_wrapper_site(site, path, names)

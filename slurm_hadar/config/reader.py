@@ -2,6 +2,7 @@
 what it takes, and what stands there.
 """
 
+import errno
 import json
 import math
 import os
@@ -100,7 +101,10 @@ def _text(path: Path, opener: Callable[[str], int] | None) -> str:
             f"no configuration at {path}; copy one of the site examples there, or set {ENV}"
         ) from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        cure = ""
+        if error.errno == errno.EACCES:
+            cure = "; its owner has to let all users read it, and enter the folders above it"
+        raise UsageError(f"{path} cannot be read: {error.strerror}{cure}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not TOML: byte {error.start} is not UTF-8") from None
 
@@ -221,7 +225,7 @@ def mistake(one: "ErrorDetails") -> str:
     """The sentence, after the file's name, on one of pydantic's errors."""
     place = tuple(one["loc"])
     if one["type"] == "extra_forbidden":
-        return f"{_key(place)}: unknown key; correct it, or see the example configurations"
+        return f"{_key(place)}: unknown key; man hadar.toml has all of them"
     if place[:2] == _OPTIONS and len(place) > 2:
         # Behind the option pydantic names the type that it tried.
         return _sentence(place[:3], "takes a text, a number, true or false", one["input"])

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 
 def _absolute(path: Path) -> Path:
@@ -34,3 +35,12 @@ class Section(BaseModel):
     """A table: its keys are all known, and nothing is written to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic takes true for 1: min_between_moves_s = true would be a second.
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise PydanticCustomError(f"{kind.__name__}_type", "a number")
+        return value

@@ -54,19 +54,23 @@ class Backoff:
         left = self._until - self._traffic.clock()
         if self._factor > 1 and left > 0:
             return f"{self._slow}: no tick for another {left:.0f} s"
-        wait = self._traffic.seconds_until_allowed(_ONE_TICK)
-        if wait > 0:
-            return (
-                f"{len(self._traffic.sent())} requests went to Slurm within a minute "
-                f"(guards.max_queries_per_minute): no tick for another {wait:.0f} s"
-            )
-        return ""
+        return self._without_room(0.0)
 
-    def message(self) -> str:
-        """What the operator should know of the time until the next tick; empty when all is well."""
+    def message(self, usual_s: float) -> str:
+        """What the operator should know of the time until the next tick; empty when all is well.
+        ``usual_s``: from one to the next."""
         if self._factor == 1:
-            return ""
+            return self._without_room(usual_s)
         return f"{self._slow}: ticks are {self.interval_s:.0f} s apart until it answers quickly"
+
+    def _without_room(self, usual_s: float) -> str:
+        wait = self._traffic.seconds_until_allowed(_ONE_TICK)
+        if wait <= usual_s:
+            return ""
+        return (
+            f"{len(self._traffic.sent())} requests went to Slurm within a minute "
+            f"(guards.max_queries_per_minute): no tick for another {wait:.0f} s"
+        )
 
     @contextmanager
     def tick(self) -> Iterator[None]:

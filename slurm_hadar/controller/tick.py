@@ -49,7 +49,7 @@ from slurm_hadar.controller.snapshot.view_builder import Snapshot, take_snapshot
 from slurm_hadar.controller.snapshot.work import with_sentences
 from slurm_hadar.controller.tick_context import TickContext
 from slurm_hadar.domain import steering
-from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.profiles.rates import Rates
 from slurm_hadar.slurm.cluster import Cluster
@@ -104,7 +104,10 @@ class Controller:
         self.own_uid = own_uid
         self._clock = clock
         self._sleep = sleep
-        policy = policies.find(config.controller.policy)
+        try:
+            policy = policies.find(config.controller.policy)
+        except UsageError as error:
+            raise UsageError(f"controller.policy: {error}") from None
         racks = policies.Trait.RACKS in policy.uses
         self._observer = Observer(config, cluster, store, own_uid, racks)
         self.rules = self._observer.rules

@@ -99,7 +99,10 @@ def accounting(study: Study) -> Iterator[Advice]:
     kept = [word for word in now if word.lower() not in own]
     yield Advice(
         topic="AccountingStorageTRES",
-        why=f"accounting does not record {', '.join(missing)}{more}",
+        why=(
+            f"accounting does not record {', '.join(missing)}{more}. slurmctld has to be restarted "
+            "for it"
+        ),
         refs=(study.draft.set("AccountingStorageTRES", ",".join([*kept, *missing])),),
     )
 

@@ -91,7 +91,9 @@ def test_an_operator_is_what_the_controller_must_be(site):
     assert problems(HADAR) == []
     assert problems(None) == [], "root asks on behalf of the controller's user"
     assert "root has more rights in Slurm" in site(None, "hadar", "tick", code=1)
-    assert any("does not know" in said for said in problems_of_a_stranger(site))
+    assert any("does not know" in said for said in problems_of_an_unknown_user(site))
+    said = site.run(EVE, "hadar", "check").stdout.decode()
+    assert f"sudo -u {HADAR} hadar check" in said and "AdminLevel" not in said
 
 
 @pytest.fixture
@@ -117,13 +119,14 @@ def test_slurms_own_user_is_refused(site, his_own):
     assert f"PROBLEM {HADAR} has more rights in Slurm than the controller needs" in said
 
 
-def problems_of_a_stranger(site):
-    """What ``hadar check`` says to a user whom the accounting database does not know."""
-    site.admin("sacctmgr", "-i", "delete", "user", EVE)
+def problems_of_an_unknown_user(site):
+    """What ``hadar check`` says to the controller's user where the database does not know it."""
+    site.admin("sacctmgr", "-i", "delete", "user", HADAR)
     try:
-        found = json.loads(site.run(EVE, "hadar", "check", "--json").stdout)["result"]
+        found = json.loads(site.run(HADAR, "hadar", "check", "--json").stdout)["result"]
     finally:
-        site.admin("sacctmgr", "-i", "add", "user", EVE, "account=chem")
+        again = [f"account={HADAR}", "AdminLevel=Operator", "MaxSubmitJobs=0"]
+        site.admin("sacctmgr", "-i", "add", "user", HADAR, *again)
     return [f["what"] for f in found if f["level"] == "problem"]
 
 

@@ -68,6 +68,8 @@ def test_a_service_has_no_rights(path, monkeypatch):
     else:
         assert service["NoNewPrivileges"] == "yes" and service["ProtectSystem"] == "strict"
     assert service["ExecStart"].startswith("@PREFIX@/bin/hadar ")
+    # What it may write is mounted first.
+    assert unit["Unit"].get("RequiresMountsFor") == service.get("ReadWritePaths")
 
 
 @pytest.mark.parametrize("words", sorted(EARLIER | IN_FILES))
@@ -217,6 +219,16 @@ def test_a_slurm_conf_that_cannot_be_recorded_is_reported(tmp_path, monkeypatch)
     (tmp_path / "a-file").touch()
     message = install.note_installation(Path("/etc/x.conf"))
     assert "uninstall will not know of /etc/x.conf" in message
+
+
+def test_the_sites_own_folders_are_listed_as_left(tmp_path, prefix, monkeypatch):
+    toml = tmp_path / "hadar.toml"
+    toml.write_text(f'[site]\nstate_dir = "{tmp_path}/st" # x\nexchange_dir = "{tmp_path}/ex"\n')
+    (tmp_path / "ex").mkdir()
+    monkeypatch.setenv("HADAR_CONFIG", str(toml))
+    done = uninstall(tmp_path, "--prefix", str(prefix), "--keep-jobs")
+    assert done.returncode == 0 and f"{tmp_path}/ex" in done.stdout + done.stderr
+    assert f"{tmp_path}/st" not in done.stdout + done.stderr, "it is not there"
 
 
 def test_it_is_not_removed_while_its_programs_run(tmp_path, prefix):

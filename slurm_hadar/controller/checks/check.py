@@ -1,6 +1,7 @@
 """``hadar check``: what was found, and the cure for each problem."""
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -39,6 +40,9 @@ from slurm_hadar.slurm.cluster import Cluster, open_cluster
 from slurm_hadar.slurm.database import database_cure, database_message
 from slurm_hadar.slurm.limits import enforces_associations
 
+_SERVICE_PATH = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+"""systemd's own, and that of slurm-hadar.cron."""
+
 
 def findings(config: Config) -> Iterator[Finding]:
     """Everything that is worth knowing before the controller is trusted."""
@@ -66,6 +70,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from reporting_findings(config, user)
     for note in config.notes:
         yield Finding("warning", note, "correct the configuration, then hadar check --write")
+    yield from _only_in_this_shell(config)
     try:
         cluster = open_cluster(config.slurm)
         major, minor, patch = cluster.slurm_version
@@ -75,7 +80,9 @@ def findings(config: Config) -> Iterator[Finding]:
         partitions = cluster.read_partitions()
     except SlurmError as error:
         yield Finding(
-            "problem", f"Slurm does not answer: {error}", "start slurmctld, or set [slurm]"
+            "problem",
+            f"Slurm does not answer: {error}",
+            "start slurmctld, or set slurm.conf and slurm.bin_dir",
         )
         return
     yield Finding(
@@ -99,6 +106,26 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from plugin_findings(config, settings)
     if config.backfill.enabled:
         yield from _backfill(config, partitions)
+
+
+def _only_in_this_shell(config: Config) -> Iterator[Finding]:
+    """What leads this process to Slurm, and not a service of systemd or cron."""
+    if config.site.rights != "operator":
+        return
+    conf = os.environ.get("SLURM_CONF")
+    if conf and config.slurm.conf is None:
+        yield Finding(
+            "warning",
+            f"SLURM_CONF={conf} is set in this shell only: a service does not have it",
+            f'set slurm.conf = "{conf}"',
+        )
+    found = None if config.slurm.bin_dir else shutil.which("scontrol")
+    if found and str(Path(found).parent) not in _SERVICE_PATH:
+        yield Finding(
+            "warning",
+            f"{found} is on the PATH in this shell only: a service does not have its folder",
+            f'set slurm.bin_dir = "{Path(found).parent}"',
+        )
 
 
 def _libraries(config: Config) -> Iterator[Finding]:
@@ -172,6 +199,9 @@ def _rights(
             f"{user.name} has more rights in Slurm than the controller needs",
             "run it as a user of its own with AdminLevel=Operator",
         )
+    if rights == "operator" and not user.is_controllers:
+        # Another finding says so; the caller needs no rights.
+        return
     if rights == "user":
         yield Finding("ok", f"per-user mode: only jobs of {user.name} are steered")
         return

@@ -1,4 +1,4 @@
-"""``hadar check`` on the stop file and the sockets: whether those who need them reach them."""
+"""``hadar check`` on its file, stop file and sockets: whether those who need them reach them."""
 
 import os
 import shlex
@@ -23,6 +23,21 @@ def access_findings(config: Config, user: ControllerUser) -> Iterator[Finding]:
         yield from _socket(config, user, "status.socket", config.status_socket, set_here)
     set_here = config.web.socket is not None
     yield from _socket(config, user, "web.socket", config.web_socket, set_here)
+
+
+def file_findings(config: Config, path: Path) -> Iterator[Finding]:
+    """Whether users can read the configuration, as their ``hadar status`` and others do."""
+    if config.site.rights != "operator" or not path.is_file():
+        return
+    closed = closed_folder(path.parent)
+    if closed or not path.stat().st_mode & stat.S_IROTH:
+        yield Finding(
+            "warning",
+            f"{path} is not for all users to read: hadar status, explain, doctor and report fail "
+            "for those who cannot",
+            f"chmod {'o+x' if closed else 'o+r'} {shlex.quote(str(closed or path))}; what is "
+            "secret belongs into a file of its own, which the program of alerts.command reads",
+        )
 
 
 def closed_folder(folder: Path) -> Path | None:

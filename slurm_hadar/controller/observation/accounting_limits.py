@@ -34,10 +34,8 @@ from slurm_hadar.slurm.waiting_age import AgePriority, age_priority
 
 _ASK_AGAIN_S = 600.0
 _NO_LABELS = ("", "none", "(null)", "n/a")
-_TOO_MUCH = (
-    "has more rights in Slurm than the controller needs; run it as a user of its own with "
-    "AdminLevel=Operator, see hadar check"
-)
+_TOO_MUCH = "has more rights in Slurm than the controller needs"
+_A_USER = "run it as a user of its own with AdminLevel=Operator, see hadar check"
 NO_SANDBOX = (
     'site.rights = "sandbox" is for a Slurm that listens on this machine\'s loopback address alone '
     "and whose SlurmUser is who asks, as slurm.conf says"
@@ -56,13 +54,16 @@ def refuse_root(config: Config) -> None:
     """
     if config.site.rights == "operator":
         if os.geteuid() == 0:
-            raise ForbiddenIdentity(f"root {_TOO_MUCH}")
+            user = config.site.controller_user
+            cure = f"run: sudo -u {user} hadar ..." if user not in ("", "root") else _A_USER
+            raise ForbiddenIdentity(f"root {_TOO_MUCH}; {cure}")
     elif not is_sandbox(config):
         if config.site.rights == "sandbox":
             raise ForbiddenIdentity(NO_SANDBOX)
         if os.geteuid() == 0 or is_slurm_user(config):
             who = "root" if os.geteuid() == 0 else "SlurmUser"
-            raise ForbiddenIdentity(f"{who} {_TOO_MUCH}, or as the researcher whose jobs they are")
+            cure = f"{_A_USER}, or as the researcher whose jobs they are"
+            raise ForbiddenIdentity(f"{who} {_TOO_MUCH}; {cure}")
 
 
 FAULTS = "accounting_faults"
@@ -122,7 +123,7 @@ class AccountingLimits:
         self._until = 0.0
         self.read(now)
         if self._slurm_user == os.geteuid():
-            raise ForbiddenIdentity(f"SlurmUser {_TOO_MUCH}")
+            raise ForbiddenIdentity(f"SlurmUser {_TOO_MUCH}; {_A_USER}")
 
     def read(self, now: float) -> None:
         """Ask again where it is time. Raises SlurmError where the configuration cannot be read, but

@@ -21,13 +21,15 @@ def test_a_type_is_selected_by_its_own_name_unless_said_otherwise():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[site]\nmod = 'act'", "site.mod: unknown key; correct it"),
+        ("[site]\nmod = 'act'", "site.mod: unknown key; man hadar.toml has"),
         ("[site]\nmode = 'go'", 'site.mode: takes "observe" or "act", not "go"'),
         ("[log]\nfiles = 0", "log.files: takes a number of 1 or more, not 0"),
         ("[log]\nmax_mb = 1e9", "log.max_mb: takes a number of 10000 or less, not 1000000000.0"),
         ("[log]\nfiles = 1.5", "log.files: takes a whole number, not 1.5"),
         ("[log]\nfiles = 'ten'", 'log.files: takes a whole number, not "ten"'),
         ("[log]\nenabled = 'on \"1\"'", 'log.enabled: takes true or false, not "on \\"1\\""'),
+        ("[log]\nfiles = true", "log.files: takes a whole number, not true"),
+        ("[alerts]\npreempt_held_idle_s = true", "preempt_held_idle_s: takes a number, not true"),
         ("[slurm]\ntimeout_s = 0", "slurm.timeout_s: takes a number above 0, not 0"),
         ("[site]\nname = 5", "site.name: takes a text in quotes, not 5"),
         ("[partitions]\ngroups = ['v100']", "partitions.groups: is a table, written in [brackets]"),

@@ -209,6 +209,14 @@ def test_root_and_slurm_user_control_a_throw_away_slurm_only(
         refuse_root(site)
 
 
+def test_root_reads_as_whom_to_run_it(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(HadarError, match=r"root has more .*; run: sudo -u ann hadar"):
+        refuse_root(config('[site]\nrights = "operator"\ncontroller_user = "ann"\n'))
+    with pytest.raises(HadarError, match=r"; run it as a user of its own"):
+        refuse_root(config('[site]\nrights = "operator"\n'))
+
+
 def test_slurm_conf_is_looked_for_where_slurm_does(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     site = config('[site]\nrights = "user"\n')

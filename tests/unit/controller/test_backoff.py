@@ -42,7 +42,7 @@ def test_it_doubles_to_a_bound_and_is_back_at_once(store):
         answered(backoff, traffic, clock, took)
         observation.append(backoff.interval_s)
     assert observation == [60, 120, 240, 480, 600, 600, 60]
-    assert backoff.pause_s(90) == 90 and not backoff.message() and not backoff.why_not_now()
+    assert backoff.pause_s(90) == 90 and not backoff.message(60) and not backoff.why_not_now()
 
 
 def test_the_next_process_of_a_timer_knows_of_it(store):
@@ -71,7 +71,7 @@ def test_a_failed_tick_counts_too(store):
     backoff = Backoff(SITE, traffic, store)
     with pytest.raises(SlurmError), backoff.tick(), traffic.request("jobs"):
         raise SlurmError("squeue gave no answer within 30 s", retry=True)
-    assert backoff.interval_s == 120 and "is overloaded" in backoff.message()
+    assert backoff.interval_s == 120 and "is overloaded" in backoff.message(60)
     with pytest.raises(SlurmError), backoff.tick(), traffic.request("jobs"):
         raise SlurmError("Unable to contact slurm controller", retry=True)
     assert backoff.interval_s == 60, "a slurmctld that is down is not spared"
@@ -85,7 +85,7 @@ def test_what_was_waited_for_a_slurmctld_that_starts_is_no_slow_answer(store):
         with traffic.request("jobs"):
             clock.now += 8
         raise JustStartedError("slurmctld has just started", retry=True)
-    assert backoff.interval_s == 60 and not backoff.message()
+    assert backoff.interval_s == 60 and not backoff.message(60)
     assert Backoff(SITE, Traffic(clock), store).why_not_now() == ""
     with pytest.raises(SlurmError), backoff.tick():
         with traffic.request("jobs"):
@@ -105,6 +105,8 @@ def test_without_room_for_a_tick_it_waits(store):
     assert "max_queries_per_minute" in backoff.why_not_now()
     assert "max_queries_per_minute" in Backoff(SITE, Traffic(clock), store).why_not_now()
     assert backoff.pause_s(5) > 50
+    # A daemon says why it is silent for longer than usual, and only then.
+    assert "no tick for another 55 s" in backoff.message(5) and backoff.message(60) == ""
     clock.now += backoff.pause_s(5) + 1e-6
     assert backoff.why_not_now() == ""
 

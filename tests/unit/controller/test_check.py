@@ -58,6 +58,21 @@ def test_everything_missing_is_said_with_its_cure_and_no_traceback(tmp_path):
     assert "Slurm does not answer" in bad[2].what
 
 
+def test_what_leads_to_slurm_in_this_shell_only_is_warned_of(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").touch(0o755)
+    monkeypatch.setenv("SLURM_CONF", "/opt/slurm/etc/slurm.conf")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    conf, folder = check._only_in_this_shell(config(""))
+    assert conf.cure == 'set slurm.conf = "/opt/slurm/etc/slurm.conf"'
+    assert folder.cure == f'set slurm.bin_dir = "{tmp_path}"'
+    named = '[slurm]\nconf = "/opt/slurm/etc/slurm.conf"\nbin_dir = "/opt/slurm/bin"\n'
+    for own in (config(named), config('[site]\nrights = "user"\n')):
+        assert list(check._only_in_this_shell(own)) == []
+    monkeypatch.setattr(check, "_SERVICE_PATH", [str(tmp_path)])
+    monkeypatch.delenv("SLURM_CONF")
+    assert list(check._only_in_this_shell(config(""))) == []
+
+
 @pytest.mark.parametrize(
     ("absent", "more", "says"),
     [

@@ -1,4 +1,4 @@
-"""``hadar check`` on folders that jobs, users or the controller cannot reach, and on full disks."""
+"""``hadar check`` on what jobs, users or the controller cannot reach, and on full disks."""
 
 import os
 import pwd
@@ -11,7 +11,7 @@ from reachable import open_to_all
 
 from slurm_hadar.config import parse, schema
 from slurm_hadar.controller.checks.check import findings
-from slurm_hadar.controller.checks.check_access import access_findings, closed_folder
+from slurm_hadar.controller.checks.check_access import access_findings, closed_folder, file_findings
 from slurm_hadar.controller.checks.check_folders import folder_findings, space_finding
 from slurm_hadar.controller.checks.controller_user import controller_user
 
@@ -54,6 +54,21 @@ def no_default_sockets(monkeypatch, tmp_path):
 
 def of_access(known):
     return list(access_findings(known, controller_user(known)))
+
+
+def test_a_configuration_that_users_cannot_read_is_warned_of(place):
+    path = place / "etc" / "hadar.toml"
+    made(path.parent, 0o755)
+    path.touch(0o640)
+    (found,) = file_findings(site(place), path)
+    assert found.level == "warning" and f"chmod o+r {path};" in found.cure
+    # One researcher's own is for that researcher.
+    assert list(file_findings(site(place, rights="user"), path)) == []
+    path.chmod(0o644)
+    assert list(file_findings(site(place), path)) == []
+    path.parent.chmod(0o750)
+    (found,) = file_findings(site(place), path)
+    assert f"chmod o+x {path.parent};" in found.cure
 
 
 def test_an_exchange_folder_inside_the_private_state_folder_is_a_problem(place):

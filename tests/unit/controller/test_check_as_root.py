@@ -3,6 +3,7 @@
 import errno
 import os
 import pwd
+from dataclasses import replace
 
 import pytest
 from hand_made import as_cluster, config
@@ -239,6 +240,16 @@ def test_rights_in_slurm_are_those_of_the_configured_user(place):
     found = list(check._rights(known, as_cluster(Slurm()), {}, controller_user(known)))
     assert asked == [OTHER.pw_name]
     assert [(one.level, one.what) for one in found] == [("ok", f"{OTHER.pw_name} is an Operator")]
+
+
+def test_who_does_not_run_the_controller_needs_no_rights(place):
+    user = replace(controller_user(site(place)), is_controllers=False)
+
+    class Slurm:
+        def admin_level(self, user):
+            raise AssertionError
+
+    assert list(check._rights(site(place), as_cluster(Slurm()), {}, user)) == []
 
 
 @pytest.mark.parametrize(

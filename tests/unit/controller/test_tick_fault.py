@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hand_made import CONFIG, NOW, RATES
+from hand_made import CONFIG, NOW, RATES, config
 
 from slurm_hadar.controller.journal import tick_fault
 from slurm_hadar.controller.journal.store import Store
 from slurm_hadar.controller.tick import Controller, _Mode
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.domain.errors import HadarError, UsageError
 from slurm_hadar.reports.formats import moment
 from slurm_hadar.slurm.traffic import Traffic
 
@@ -41,6 +41,12 @@ def test_a_tick_keeps_its_fault_until_one_comes_to_its_end(store, monkeypatch):
     assert tick_fault.latest(store) == said, "a plan is no tick"
     controller._pass(_Mode(True), ())
     assert tick_fault.latest(store) == ""
+
+
+def test_a_policy_that_there_is_not_is_said_with_its_key(store):
+    slurm: Any = SimpleNamespace(traffic=Traffic(), queries={})
+    with pytest.raises(UsageError, match=r"^controller\.policy: there is no policy 'luck'"):
+        Controller(config("[controller]\npolicy = 'luck'"), slurm, store, RATES, os.getuid())
 
 
 @pytest.mark.parametrize("kept", [{"what": 5, "time_s": 1.0}, {"what": "x"}, {"what": "", "a": []}])
