@@ -313,8 +313,8 @@ def with_ages(more: str = "") -> Iterator[Site]:
 
 
 def documented(what: str, site: Site) -> list[list[str]]:
-    """The lines of docs/admin.md or docs/rights.md under that mark, with this site's names in them; its user is there
-    already."""
+    """The lines of docs/admin.md or docs/rights.md under that mark, with this site's names in them;
+    its user is there already."""
     here = {
         "/var/lib/slurm-hadar": str(site.folder / "state"),
         "/shared/slurm-hadar": str(site.folder / "exchange"),
