@@ -435,6 +435,30 @@ def test_a_higher_tier_on_other_nodes_preempts_no_job_here(nodes, stays):
     assert ("PreemptMode=CANCEL" in found) is stays
 
 
+@pytest.mark.parametrize(("above", "stays"), [("v1", True), ("c1", False)])
+@pytest.mark.parametrize("known_from", ["declared", "listed", "changed"])
+def test_a_higher_tier_over_another_type_of_its_group_keeps_it_too(above, stays, known_from):
+    """A job on a k80, which no higher tier had, was moved to a v100, and cancelled there."""
+    there = [
+        Partition("gpu", ("v1", "v2", "k1"), preempt_mode="CANCEL"),
+        Partition("v100", ("v1", "v2"), preempt_mode="CANCEL"),
+        Partition("k80", ("k1",), preempt_mode="CANCEL"),
+        Partition("high", (above,), priority_tier=2),
+    ]
+    shown = runs("checkpoint=signal", partitions=("k80",))
+    if known_from == "declared":
+        shown = replace(shown, declaration=replace(shown.declaration, partitions=("gpu",)))
+    steered = {
+        "declared": Steering(),
+        "listed": Steering(listed=("k80", "v100")),
+        "changed": Steering(was={"Partition": "k80,v100"}),
+    }[known_from]
+    seen = observation([shown], partitions=there)
+    seen = replace(seen, preemption=Preemption("partitions"), steering={"1": steered})
+    found = decide(seen, {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("PreemptMode=CANCEL" in found) is stays
+
+
 @pytest.mark.parametrize(
     ("of_all", "of_qos", "stays"),
     [
