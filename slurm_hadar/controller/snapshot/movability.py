@@ -183,9 +183,11 @@ def _preempted_elsewhere(job: Job, observation: Observation) -> str:
             "started anew it would keep jobs that may preempt it waiting for its "
             "PreemptExemptTime once more"
         )
-    if rule.whose == "partitions" and any("CANCEL" in mode for mode in modes):
+    of_tier = rule.whose == "partitions" and any("CANCEL" in mode for mode in modes)
+    if of_tier or rule.cancels_job_of(job.qos):
+        whose = "a higher tier" if of_tier else "another QOS"
         return (
-            "on other GPUs a job of a higher tier may be the next that wants them, and that would "
+            f"on other GPUs a job of {whose} may be the next that wants them, and that would "
             "end it for good (PreemptMode=CANCEL)"
         )
     return ""
