@@ -22,10 +22,11 @@ ASSOCIATIONS = ("Account", "User", "Partition", "ParentName", "QOS", *_CELLS, *_
 """Columns of ``sacctmgr show assoc``."""
 QOS = (
     *("Name", "UsageFactor", *_OF_EACH, *_CELLS, "MaxTRESPU", "MaxTRESPA"),
-    *("Flags", "PreemptExemptTime", *_AGING_OF_QOS),
+    *("Flags", "PreemptExemptTime", "Preempt", "PreemptMode", *_AGING_OF_QOS),
 )
 """Columns of ``sacctmgr show qos``."""
 _FLAGS, _EXEMPT = QOS.index("Flags") - 2, QOS.index("PreemptExemptTime") - 2
+_PREEMPT, _MODE = QOS.index("Preempt") - 2, QOS.index("PreemptMode") - 2
 
 _LIMITED = re.compile(r"(?:^|,)(?:cpu|mem)=")
 
@@ -54,6 +55,8 @@ class AccountLimits:
     """(account, user) -> the QOS that this user may use there."""
     exempts: Mapping[str, bool] = field(default_factory=dict)
     """QOS with a PreemptExemptTime of its own -> whether that is any time at all."""
+    giving_way: Mapping[str, str] = field(default_factory=dict)
+    """QOS whose jobs others may preempt -> its PreemptMode; "" where it has that of slurm.conf."""
     aging: bool = False
     """Whether any of them limits how many waiting jobs gain age."""
 
@@ -100,7 +103,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
         else:
             accounts.add(account)
     limited, over, factors = set[str](), set[str](), dict[str, float]()
-    exempts = dict[str, bool]()
+    exempts, modes, giving_way = dict[str, bool](), dict[str, str](), set[str]()
     per_user, per_account = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for name, factor, *cells in _rows(qos, len(QOS)):
         aging |= any(cells[-len(_AGING_OF_QOS) :])
@@ -109,6 +112,11 @@ def parse(associations: str, qos: str) -> AccountLimits:
         factors[name] = _factor(factor)
         if cells[_EXEMPT]:
             exempts[name] = is_some_time(cells[_EXEMPT])
+        mode = cells[_MODE].upper()
+        modes[name] = "" if mode == "CLUSTER" else mode
+        giving_way.update(cells[_PREEMPT].split(","))
+        if "WITHIN" in mode:
+            giving_way.add(name)
         for cell, found in zip(cells, (per_user, per_account), strict=False):
             if cell:
                 found[name] = amounts(cell)
@@ -126,6 +134,7 @@ def parse(associations: str, qos: str) -> AccountLimits:
         over_partitions=frozenset(over),
         qos_of={who: frozenset(names) for who, names in may_use.items()},
         exempts=exempts,
+        giving_way={name: mode for name, mode in modes.items() if name in giving_way},
         aging=aging,
     )
 

@@ -46,12 +46,22 @@ class Preemption:
 
     ``youngest_first``: the one that started last first. ``exempts``: none for a time after its
     start (PreemptExemptTime); ``exempts_qos``: the same of each QOS that has a time of its own.
+    ``cancels``: a job that makes way for one of another QOS ends for good (PreemptMode=CANCEL);
+    ``cancels_qos``: the QOS of which that holds, None where that is not known.
     """
 
     whose: Preempts = "none"
     youngest_first: bool = False
     exempts: bool = False
     exempts_qos: Mapping[str, bool] = field(default_factory=dict)
+    cancels: bool = False
+    cancels_qos: frozenset[str] | None = None
+
+    def cancels_job_of(self, qos: str) -> bool:
+        """Whether a job of another QOS may end one of this QOS for good."""
+        if self.whose != "all":
+            return False
+        return self.cancels if self.cancels_qos is None else qos in self.cancels_qos
 
 
 class BillingRule(Enum):
@@ -173,6 +183,7 @@ def preemption(found: Mapping[str, str]) -> Preemption:
         "partitions" if how == "partition_prio" else "all",
         youngest_first="preempt_youngest_first" in options,
         exempts=times.is_some_time(found.get("PreemptExemptTime", "")),
+        cancels="CANCEL" in found.get("PreemptMode", "").upper(),
     )
 
 

@@ -205,8 +205,12 @@ class AccountingLimits:
     @property
     def preemption(self) -> Preemption:
         """Whose running jobs Slurm ends for others, and when, as far as known."""
-        known = self._limits.exempts if self._limits is not None else {}
-        return replace(self._preemption, exempts_qos=known)
+        rule, known = self._preemption, self._limits
+        if known is None:
+            return rule
+        usual = "CANCEL" if rule.cancels else ""
+        cancels = (name for name, mode in known.giving_way.items() if "CANCEL" in (mode or usual))
+        return replace(rule, exempts_qos=known.exempts, cancels_qos=frozenset(cancels))
 
     @property
     def keeps_ages(self) -> bool:

@@ -172,7 +172,8 @@ def _preempted_elsewhere(job: Job, observation: Observation) -> str:
     if rule.whose == "none":
         return ""
     giving_way = observation.giving_way
-    modes = [giving_way[name] for name in job.partitions if name in giving_way]
+    reached = _may_run_in(job, observation)
+    modes = [mode for name, mode in giving_way.items() if name in reached]
     if rule.whose == "partitions" and not modes:
         return ""
     if rule.youngest_first:
@@ -182,12 +183,23 @@ def _preempted_elsewhere(job: Job, observation: Observation) -> str:
             "started anew it would keep jobs that may preempt it waiting for its "
             "PreemptExemptTime once more"
         )
-    if rule.whose == "partitions" and any("CANCEL" in mode for mode in modes):
+    of_tier = rule.whose == "partitions" and any("CANCEL" in mode for mode in modes)
+    if of_tier or rule.cancels_job_of(job.qos):
+        whose = "a higher tier" if of_tier else "another QOS"
         return (
-            "on other GPUs a job of a higher tier may be the next that wants them, and that would "
+            f"on other GPUs a job of {whose} may be the next that wants them, and that would "
             "end it for good (PreemptMode=CANCEL)"
         )
     return ""
+
+
+def _may_run_in(job: Job, observation: Observation) -> set[str]:
+    """The partition that it runs in, those that it waited in, and those that its owner asked for,
+    one of which has the nodes of all that it stands for."""
+    steered = observation.steered(job.id)
+    asked = job.declaration.partitions if job.declaration is not None else ()
+    submitted = steered.was.get("Partition", "").split(",")
+    return {*job.partitions, *steered.listed, *submitted, *asked}
 
 
 def _refused(job: Job, observation: Observation) -> str:

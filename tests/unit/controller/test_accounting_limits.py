@@ -69,6 +69,27 @@ def test_under_a_limit_a_job_keeps_what_it_asked_for(limits, kept):
     assert left(Slurm(limits=limits)) == kept
 
 
+@pytest.mark.parametrize(
+    ("usual", "limits", "cancelled", "spared"),
+    [
+        ("CANCEL", AccountLimits(giving_way={"low": ""}), ["low"], ["normal"]),
+        ("REQUEUE", AccountLimits(giving_way={"low": "", "mid": "CANCEL"}), ["mid"], ["low"]),
+        ("CANCEL,GANG", AccountLimits(giving_way={"low": "REQUEUE"}), [], ["low"]),
+        # The database did not answer yet.
+        ("CANCEL", None, ["low", "normal"], []),
+        ("REQUEUE", None, [], ["low", "normal"]),
+    ],
+)
+def test_which_qos_lose_their_jobs_to_others(usual, limits, cancelled, spared):
+    slurm = Slurm(limits=limits)
+    slurm.settings |= {"PreemptType": "preempt/qos", "PreemptMode": usual}
+    rules = rules_of(slurm)
+    rules.read(NOW)
+    found = rules.preemption
+    assert all(found.cancels_job_of(qos) for qos in cancelled)
+    assert not any(found.cancels_job_of(qos) for qos in spared)
+
+
 QOS = AccountLimits(qos=frozenset({"small"}))
 ELSEWHERE = {"own": Partition("own"), "k80": Partition("k80", qos="small")}
 

@@ -179,6 +179,49 @@ def test_a_requeued_job_gets_its_own_list_without_what_its_owner_excludes(contex
     assert kept.was == ({"Partition": "v100,p100,k80"} if sent else {}) and kept.wrote == sent
 
 
+def powered_down(context, *names):
+    """The same, with each node in the partition of its type."""
+    shown = {
+        name: replace(one, partitions=("gpu", *one.gpus), asleep=name in names)
+        for name, one in context.nodes.items()
+    }
+    return replace(context, nodes=shown)
+
+
+@pytest.mark.parametrize(
+    ("asleep", "partitions", "sent"),
+    [
+        (("p1", "p2"), LIST, {"Partition": "v100,k80,p100"}),
+        (("p1", "p2"), ("v100", "k80", "p100"), {}),
+        (("p1", "p2", "v1", "v2", "k1", "k2"), LIST, {}),
+        # The other node of its type is awake, and Slurm takes that one first.
+        (("p1",), LIST, {}),
+    ],
+)
+def test_a_requeued_job_does_not_wait_for_a_node_that_was_powered_down_since(
+    context, asleep, partitions, sent
+):
+    """A job that had left its GPU by itself waited for the boot beside that GPU, which was free."""
+    there = powered_down(context, *asleep)
+    shown = requeued(declaration=declared(), partitions=partitions)
+    to = {**TO_P100, "was": {}, "wrote": {}}
+    outcome, said = advanced(there, shown, to, requeued=True)
+    assert context.cluster.sent == [{**sent, "StartTime": "now"}]
+    assert outcome == "node p1, where it was to go, was powered down meanwhile"
+    assert said == (f"job 1: {outcome}, and Slurm starts it",)
+    kept = decode(context.store.steerings(["1"]).get("1", "")) or Steering()
+    assert not kept.gpus and kept.wrote == sent
+    assert kept.was == ({"Partition": ",".join(partitions)} if sent else {})
+
+
+def test_where_the_type_is_a_feature_it_may_start_on_any_then(context):
+    to = {"was": {"Features": ""}, "wrote": {}, "fields": {"Features": "p100"}}
+    shown = requeued(partitions=("gpu",), declaration=declared())
+    there = powered_down(context, "p1", "p2")
+    advanced(there, shown, {**TO_P100, **to}, requeued=True)
+    assert context.cluster.sent == [{"StartTime": "now"}]
+
+
 def test_what_an_earlier_move_wrote_is_taken_back_with_it(context):
     was, wrote = {"Partition": "v100,p100,k80"}, {"Partition": "k80,v100,p100"}
     was, wrote = was | {"TresPerNode": "gpu:1"}, wrote | {"TresPerNode": "gpu:2"}

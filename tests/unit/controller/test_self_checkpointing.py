@@ -408,7 +408,7 @@ def test_a_job_stays_that_would_be_preempted_sooner_after_a_move(preempts, parti
         ("partitions", {"preempt_mode": "REQUEUE"}, False),
         ("partitions", {"preempt_mode": "CANCEL", "priority_tier": 2}, False),
         ("none", {"preempt_mode": "CANCEL"}, False),
-        # Which QOS may preempt which is not read.
+        # Nor does the PreemptMode of partitions count where QOS preempt.
         ("all", {"preempt_mode": "CANCEL"}, False),
     ],
 )
@@ -432,6 +432,51 @@ def test_a_higher_tier_on_other_nodes_preempts_no_job_here(nodes, stays):
     )
     rule = Preemption("partitions")
     found = decide(replace(seen, preemption=rule), {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("PreemptMode=CANCEL" in found) is stays
+
+
+@pytest.mark.parametrize(("above", "stays"), [("v1", True), ("c1", False)])
+@pytest.mark.parametrize("known_from", ["declared", "listed", "changed"])
+def test_a_higher_tier_over_another_type_of_its_group_keeps_it_too(above, stays, known_from):
+    """A job on a k80, which no higher tier had, was moved to a v100, and cancelled there."""
+    there = [
+        Partition("gpu", ("v1", "v2", "k1"), preempt_mode="CANCEL"),
+        Partition("v100", ("v1", "v2"), preempt_mode="CANCEL"),
+        Partition("k80", ("k1",), preempt_mode="CANCEL"),
+        Partition("high", (above,), priority_tier=2),
+    ]
+    shown = runs("checkpoint=signal", partitions=("k80",))
+    if known_from == "declared":
+        shown = replace(shown, declaration=replace(shown.declaration, partitions=("gpu",)))
+    steered = {
+        "declared": Steering(),
+        "listed": Steering(listed=("k80", "v100")),
+        "changed": Steering(was={"Partition": "k80,v100"}),
+    }[known_from]
+    seen = observation([shown], partitions=there)
+    seen = replace(seen, preemption=Preemption("partitions"), steering={"1": steered})
+    found = decide(seen, {"1": {"v100": 1}}).deferred.get("1", "")
+    assert ("PreemptMode=CANCEL" in found) is stays
+
+
+@pytest.mark.parametrize(
+    ("preempts", "of_all", "of_qos", "stays"),
+    [
+        ("all", False, frozenset({"normal"}), True),
+        ("all", True, frozenset({"other"}), False),
+        ("all", True, None, True),
+        ("all", False, None, False),
+        ("partitions", True, None, False),
+        ("none", True, None, False),
+    ],
+)
+def test_a_job_that_would_be_cancelled_for_a_job_of_another_qos_stays(
+    preempts, of_all, of_qos, stays
+):
+    """One on a k80 was moved to a v100, which a job of another QOS wanted next."""
+    rule = Preemption(preempts, cancels=of_all, cancels_qos=of_qos)
+    seen = replace(observation([runs("checkpoint=signal", qos="normal")]), preemption=rule)
+    found = decide(seen, {"1": {"v100": 1}}).deferred.get("1", "")
     assert ("PreemptMode=CANCEL" in found) is stays
 
 

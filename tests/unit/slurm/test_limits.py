@@ -6,9 +6,9 @@ from slurm_hadar.domain.errors import SlurmError
 from slurm_hadar.slurm.limits import AccountLimits, parse
 
 QOS = (
-    "normal|1.000000||||||||||||DenyOnLimit,OverPartQOS||||\n"
-    "gold|0.500000||||||gres/gpu=2||||cpu=7|||1-00:30:00|||\n"
-    "silver||||||||||||mem=1G||00:00:00|||\n"
+    "normal|1.000000||||||||||||DenyOnLimit,OverPartQOS|||cluster|||\n"
+    "gold|0.500000||||||gres/gpu=2||||cpu=7|||1-00:30:00|normal,silver|requeue|||\n"
+    "silver||||||||||||mem=1G||00:00:00||cancel|||\n"
 )
 
 
@@ -69,21 +69,28 @@ def test_which_qos_keep_their_jobs_from_preemption_for_a_time():
     assert FOUND.exempts == {"gold": True, "silver": False}
 
 
+def test_which_qos_give_way_to_others_and_how():
+    assert FOUND.giving_way == {"normal": "", "silver": "CANCEL"}
+    # 22.05 and later: a job of a QOS may preempt others of the same.
+    within = QOS.replace("silver", "normal").replace("|requeue|", "|cancel,within|")
+    assert parse("", within).giving_way["gold"] == "CANCEL,WITHIN"
+
+
 @pytest.mark.parametrize("cells", [("5", ""), ("", "3")])
 def test_any_limit_on_the_jobs_that_gain_age_is_noticed(cells):
     none = [""] * 7
     assert parse(table(("phys", "ann", "", *none, *cells)), QOS).aging
-    assert parse("", QOS.replace("00:00:00|", "00:00:00|4")).aging
+    assert parse("", QOS.replace("cancel|", "cancel|4")).aging
     assert not FOUND.aging
 
 
 def test_how_much_a_minute_counts():
     assert FOUND.factors == {"normal": 1.0, "gold": 0.5, "silver": 1.0}
-    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7||||||||||||||\n")
+    found = parse("", "gold|1.000000|cpu=5|mem=2G,cpu=7||||||||||||||||\n")
     assert found.per_user == {"gold": {"cpu": 5}}
     assert found.per_account == {"gold": {"mem": 2048, "cpu": 7}}
     with pytest.raises(SlurmError, match="UsageFactor"):
-        parse("", "gold|x||||||||||||||||\n")
+        parse("", "gold|x||||||||||||||||||\n")
 
 
 def test_which_qos_a_user_may_use_in_an_account():

@@ -103,7 +103,7 @@ def requeued_update(context: ActionContext, entry: Entry, job: Job, now: float) 
     before = context.steering_of(job)
     ours = _steering(context, entry, job, now)
     theirs = _changed_since(context, entry, job, now)
-    excluded = excluded_by_owner(context, entry, job)
+    excluded = excluded_by_owner(context, entry, job) or _powered_down(context, entry)
     begins = _begins_later(context, entry, job, now)
     if theirs or excluded or begins or job.held:
         # Where it should go is not what its owner wants any more, or may not be.
@@ -113,6 +113,7 @@ def requeued_update(context: ActionContext, entry: Entry, job: Job, now: float) 
         known = steering_store.given_up(known, theirs, job)
         if excluded or job.held:
             changes, sure = accepted_request(job, known, context.nodes, context.config)
+            changes, sure = _awake_first(context, job, changes, sure)
         else:
             changes, sure = _within_types(context, job, known)
         if job.held:
@@ -128,6 +129,36 @@ def requeued_update(context: ActionContext, entry: Entry, job: Job, now: float) 
     plan = JobPlan(job.id, gpus=ours.gpus, batch=batch, copies=copies, shares=shares, reason=reason)
     changes = _with_start(fields if isinstance(fields, dict) else {}, entry, job, now)
     return RequeuedUpdate(before, ours, changes, plan)
+
+
+def _powered_down(context: ActionContext, entry: Entry) -> str:
+    """Why it would wait for a node to boot: one that a job requeues itself for may be powered down
+    until the controller may release it. Empty where none of its nodes is."""
+    known, there = context.nodes, steering_of(entry.details, 0.0).nodes
+    asleep = [name for name in there if name in known and known[name].asleep]
+    return f"node {asleep[0]}, where it was to go, was powered down meanwhile" if asleep else ""
+
+
+def _awake_first(
+    context: ActionContext, job: Job, changes: dict[str, str], sure: Steering
+) -> tuple[dict[str, str], Steering]:
+    """The changes with those partitions last in which only nodes that are powered down have a GPU
+    left: Slurm would boot one of these although another type is free."""
+    names = changes.get("Partition", ",".join(job.partitions)).split(",")
+    usable = [node for node in context.nodes.values() if node.usable]
+    asleep = {name for node in usable if node.asleep and node.gpus for name in node.partitions}
+    free = {
+        name
+        for node in usable
+        if not node.asleep and sum(node.gpus.values()) > sum(node.gpus_used.values())
+        for name in node.partitions
+    }
+    ordered = sorted(names, key=lambda name: name in asleep - free)
+    if ordered == names or "Partition" in sure.foreign:
+        return changes, sure
+    fields = {"Partition": ",".join(ordered)}
+    was = job_updates.originals(job, fields, sure.was)
+    return {**changes, **fields}, replace(sure, was=was, wrote={**sure.wrote, **fields})
 
 
 def _within_types(
