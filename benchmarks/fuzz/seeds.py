@@ -59,8 +59,8 @@ REQUESTS = b"41036|gres:gpu:3|N/A|cpu=1,mem=1G,node=2|\n41037|N/A|gres/gpu:1|N/A
 LIMITS = (
     b"root|||||||||||||\nphys|||root|normal|cpu=9|||cpu=40||mem=64G||40|\n"
     b"phys|ann|gpu||normal,gold|||60||||gres/gpu=2||\n"
-    b"chem|||phys||||||||||\nchem|bob|||normal||cpu=9000|||||||\n--\nnormal|1.000000||||||||||||||||\n"
-    b"gold|0.500000|cpu=90||cpu=100,gres/gpu=8|||||||mem=9T|cpu=20|OverPartQOS|00:05:00||4|\n"
+    b"chem|||phys||||||||||\nchem|bob|||normal||cpu=9000|||||||\n--\nnormal|1.000000||||||||||||||cluster||||\n"
+    b"gold|0.500000|cpu=90||cpu=100,gres/gpu=8|||||||mem=9T|cpu=20|OverPartQOS|00:05:00|normal|requeue||4|\n"
 )
 MINUTES = (RECORDED / "22.05.8" / "assoc_mgr.txt").read_bytes()
 USE = b"208006|cpu=4,mem=4G,node=1,billing=4,gres/gpu=1|\n7|N/A|\n"
