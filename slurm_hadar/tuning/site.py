@@ -204,6 +204,7 @@ def _nodes_of(entry: ConfEntry) -> list[Node]:
             cpus=_count(keys.get("cpus", "")) or sockets * cores * threads,
             memory_mb=_count(keys.get("realmemory", "")),
             state=keys.get("state", "").upper(),
+            weight=_count(keys.get("weight", "")) or 1,
         )
         return [replace(node, name=name) for name in hosts.expand(keys["nodename"])]
     except SlurmError as error:
