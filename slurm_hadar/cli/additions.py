@@ -153,7 +153,15 @@ def _recorded(declaration: Declaration, held: Settings) -> Declaration:
         signal=saves_on(declaration, held),
         constraint=held.get("constraint") or "",
         partitions=_named(held.get("partition") or ""),
+        pin=declaration.pin or pinned_for_switches(declaration, held),
     )
+
+
+def pinned_for_switches(declaration: Declaration, held: Settings) -> bool:
+    """Whether a move could take the job to more switches than its ``--switches`` allows. Slurm
+    would keep it waiting there for that time, and 22.05 does not show a controller that option."""
+    on_one_node = held.get("nodes") in ("1", "1-1") and declaration.nodes is None
+    return bool(held.get("switches")) and declaration.may_move and not on_one_node
 
 
 def _named(partitions: str) -> tuple[str, ...]:

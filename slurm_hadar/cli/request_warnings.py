@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request
+from slurm_hadar.cli.additions import GPU_OPTIONS, gpu_request, pinned_for_switches
 from slurm_hadar.domain.declaration import ANY, Declaration
 from slurm_hadar.domain.declaration_values import CountList
 from slurm_hadar.domain.errors import SlurmError
@@ -34,6 +34,11 @@ def of_the_nodes(
             )
     if held.get("reservation"):
         yield f"--reservation={held['reservation']}: the job is not steered in a reservation"
+    if pinned_for_switches(declaration, held):
+        yield (
+            f"--switches={held['switches']} could keep the job waiting after a move, so it is not "
+            "moved (pin=yes); on one node (-N1) it may be"
+        )
     request = gpu_request(held)
     if request is not None and len(request.types) > 1:
         yield (

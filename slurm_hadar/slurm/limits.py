@@ -55,8 +55,10 @@ class AccountLimits:
     """(account, user) -> the QOS that this user may use there."""
     exempts: Mapping[str, bool] = field(default_factory=dict)
     """QOS with a PreemptExemptTime of its own -> whether that is any time at all."""
-    giving_way: Mapping[str, str] = field(default_factory=dict)
-    """QOS whose jobs others may preempt -> its PreemptMode; "" where it has that of slurm.conf."""
+    giving_way: frozenset[str] = frozenset()
+    """QOS whose jobs others may preempt, by what the database says."""
+    preempt_modes: Mapping[str, str] = field(default_factory=dict)
+    """QOS -> its PreemptMode; "" where it has that of slurm.conf."""
     aging: bool = False
     """Whether any of them limits how many waiting jobs gain age."""
 
@@ -134,7 +136,8 @@ def parse(associations: str, qos: str) -> AccountLimits:
         over_partitions=frozenset(over),
         qos_of={who: frozenset(names) for who, names in may_use.items()},
         exempts=exempts,
-        giving_way={name: mode for name, mode in modes.items() if name in giving_way},
+        giving_way=frozenset(giving_way) & modes.keys(),
+        preempt_modes=modes,
         aging=aging,
     )
 

@@ -46,8 +46,9 @@ class Preemption:
 
     ``youngest_first``: the one that started last first. ``exempts``: none for a time after its
     start (PreemptExemptTime); ``exempts_qos``: the same of each QOS that has a time of its own.
-    ``cancels``: a job that makes way for one of another QOS ends for good (PreemptMode=CANCEL);
-    ``cancels_qos``: the QOS of which that holds, None where that is not known.
+    ``cancels``: a job that makes way by its QOS ends for good (PreemptMode=CANCEL);
+    ``cancels_qos``: the QOS of which that holds, None where that is not known. ``within``: jobs of
+    any QOS make way for those of the same one with a higher priority (PreemptMode=WITHIN).
     """
 
     whose: Preempts = "none"
@@ -56,9 +57,10 @@ class Preemption:
     exempts_qos: Mapping[str, bool] = field(default_factory=dict)
     cancels: bool = False
     cancels_qos: frozenset[str] | None = None
+    within: bool = False
 
     def cancels_job_of(self, qos: str) -> bool:
-        """Whether a job of another QOS may end one of this QOS for good."""
+        """Whether a job that comes before one of this QOS may end it for good."""
         if self.whose != "all":
             return False
         return self.cancels if self.cancels_qos is None else qos in self.cancels_qos
@@ -179,11 +181,13 @@ def preemption(found: Mapping[str, str]) -> Preemption:
     if how in ("", "(null)", "none"):
         return Preemption()
     options = (part.strip() for part in found.get("SchedulerParameters", "").split(","))
+    mode = found.get("PreemptMode", "").upper()
     return Preemption(
         "partitions" if how == "partition_prio" else "all",
         youngest_first="preempt_youngest_first" in options,
         exempts=times.is_some_time(found.get("PreemptExemptTime", "")),
-        cancels="CANCEL" in found.get("PreemptMode", "").upper(),
+        cancels="CANCEL" in mode,
+        within="WITHIN" in mode,
     )
 
 

@@ -209,7 +209,9 @@ class AccountingLimits:
         if known is None:
             return rule
         usual = "CANCEL" if rule.cancels else ""
-        cancels = (name for name, mode in known.giving_way.items() if "CANCEL" in (mode or usual))
+        modes = known.preempt_modes
+        giving_way = modes if rule.within else known.giving_way
+        cancels = (name for name in giving_way if "CANCEL" in (modes.get(name, "") or usual))
         return replace(rule, exempts_qos=known.exempts, cancels_qos=frozenset(cancels))
 
     @property

@@ -185,9 +185,9 @@ def _preempted_elsewhere(job: Job, observation: Observation) -> str:
         )
     of_tier = rule.whose == "partitions" and any("CANCEL" in mode for mode in modes)
     if of_tier or rule.cancels_job_of(job.qos):
-        whose = "a higher tier" if of_tier else "another QOS"
+        of = "of a higher tier" if of_tier else "that preempts it by QOS"
         return (
-            f"on other GPUs a job of {whose} may be the next that wants them, and that would "
+            f"on other GPUs a job {of} may be the next that wants them, and that would "
             "end it for good (PreemptMode=CANCEL)"
         )
     return ""

@@ -69,12 +69,20 @@ def test_under_a_limit_a_job_keeps_what_it_asked_for(limits, kept):
     assert left(Slurm(limits=limits)) == kept
 
 
+def modes(giving_way, **qos):
+    """``qos``: the PreemptMode of each."""
+    return AccountLimits(giving_way=frozenset(giving_way), preempt_modes=qos)
+
+
 @pytest.mark.parametrize(
     ("usual", "limits", "cancelled", "spared"),
     [
-        ("CANCEL", AccountLimits(giving_way={"low": ""}), ["low"], ["normal"]),
-        ("REQUEUE", AccountLimits(giving_way={"low": "", "mid": "CANCEL"}), ["mid"], ["low"]),
-        ("CANCEL,GANG", AccountLimits(giving_way={"low": "REQUEUE"}), [], ["low"]),
+        ("CANCEL", modes({"low"}, low="", normal=""), ["low"], ["normal"]),
+        ("REQUEUE", modes({"low", "mid"}, low="", mid="CANCEL"), ["mid"], ["low"]),
+        ("CANCEL,GANG", modes({"low"}, low="REQUEUE"), [], ["low"]),
+        # Jobs of any QOS preempt those of the same one.
+        ("CANCEL,WITHIN", modes(set(), low="", normal="REQUEUE"), ["low"], ["normal"]),
+        ("WITHIN,REQUEUE", modes(set(), low="", mid="CANCEL"), ["mid"], ["low"]),
         # The database did not answer yet.
         ("CANCEL", None, ["low", "normal"], []),
         ("REQUEUE", None, [], ["low", "normal"]),

@@ -151,6 +151,13 @@ def doubts(done):
         ("#HADAR types=any", ["-N2", "-G4"], "--gpus=4 leaves to Slurm how many GPUs each node"),
         ("#HADAR types=any", ["-n3", "--gpus-per-task=1"], "ask for --gpus-per-node"),
         ("#HADAR gpus=1", ["-x", "v1"], ""),
+        (
+            "#HADAR types=any checkpoint=yes",
+            ["-N2", "--gres=gpu:1", "--switches=1@2:00"],
+            "so it is not moved (pin=yes)",
+        ),
+        ("#HADAR types=any checkpoint=yes", ["-N1", "--gres=gpu:1", "--switches=1"], ""),
+        ("#HADAR types=any", ["-N2", "--gres=gpu:1", "--switches=1"], ""),
         ("#HADAR gpus=1", ["--reservation=r"], "the job is not steered in a reservation"),
         ("#HADAR model=a", ["--gres=gpu:v100:1,gpu:k80:1"], "declare types=v100,k80"),
         ("#HADAR types=v100", ["-C", "k", "--gres=gpu:1"], "allows k80 only"),

@@ -702,3 +702,19 @@ def test_the_jobs_own_signal_is_what_it_saves_on(words, own, signal):
     declared = decode(result.comment.removeprefix("--comment="))
     assert declared.signal == signal
     assert "--requeue" in result.options
+
+
+@pytest.mark.parametrize(
+    ("words", "held", "pinned"),
+    [
+        ("types=any checkpoint=yes", {"nodes": "2", "switches": "1@2:00"}, True),
+        ("types=any checkpoint=yes", {"ntasks": "4", "switches": "1"}, True),
+        ("types=any nodes=1-4 checkpoint=yes", {"nodes": "1", "switches": "1"}, True),
+        ("types=any checkpoint=yes", {"nodes": "1", "switches": "1"}, False),
+        ("types=any checkpoint=yes", {"nodes": "2"}, False),
+        ("types=any", {"nodes": "2", "switches": "1"}, False),
+    ],
+)
+def test_a_job_that_asks_for_switches_is_not_moved_to_more_of_them(words, held, pinned):
+    result = added(words, {"gres": "gpu:1", **held})
+    assert decode(result.comment.removeprefix("--comment=")).pin is pinned

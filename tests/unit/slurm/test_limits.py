@@ -70,10 +70,12 @@ def test_which_qos_keep_their_jobs_from_preemption_for_a_time():
 
 
 def test_which_qos_give_way_to_others_and_how():
-    assert FOUND.giving_way == {"normal": "", "silver": "CANCEL"}
+    assert FOUND.giving_way == {"normal", "silver"}
+    assert FOUND.preempt_modes == {"normal": "", "silver": "CANCEL", "gold": "REQUEUE"}
     # 22.05 and later: a job of a QOS may preempt others of the same.
     within = QOS.replace("silver", "normal").replace("|requeue|", "|cancel,within|")
-    assert parse("", within).giving_way["gold"] == "CANCEL,WITHIN"
+    found = parse("", within)
+    assert "gold" in found.giving_way and found.preempt_modes["gold"] == "CANCEL,WITHIN"
 
 
 @pytest.mark.parametrize("cells", [("5", ""), ("", "3")])
