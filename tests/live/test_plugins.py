@@ -328,6 +328,18 @@ def test_a_pipe_as_the_script_keeps_no_submit_waiting(site, how):
         site.box.run("scancel", "--user", str(os.getuid()))
 
 
+def test_switches_on_several_nodes_pin_the_job(site):
+    path = site.folder / "switches.sh"
+    path.write_text("#!/bin/sh\n#HADAR model=resnet18 checkpoint=yes\ntrue\n")
+    ways = [(name, "sbatch") for name in ("job-submit", "cli-filter")]
+    for plugin, program in [*ways, ("", str(BIN / "hbatch"))]:
+        site.use(plugin) if plugin else site.remove()
+        for words, pins in ((("-N2",), False), (("-N2", "--switches=1@10:00"), True)):
+            job, said = site.submit(*words, "--gres=gpu:1", str(path), program=program)
+            assert decode(job["Comment"]).pin is pins, (plugin, words)
+            assert ("--switches" in said) is pins, (plugin, words)
+
+
 def test_hbatch_in_front_of_both_declares_once(site):
     site.use("job-submit", "cli-filter", untype=True)
     words = ("--gres=gpu:v100:1", "--comment=mine", script(site))

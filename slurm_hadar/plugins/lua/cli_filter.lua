@@ -106,7 +106,7 @@ local function help_out(options, offset)
     comment = options.comment, constraint = options.constraint,
     partitions = list(options.partition), within = within(options), gpus = requests(options), declared = words,
     batch = options.type == "sbatch", most_nodes = most_nodes(options), tasks = tonumber(options.ntasks),
-    keeps_partition = keeps_partition(options),
+    keeps_partition = keeps_partition(options), switches = given(options, "switches"),
     signal = given(options, "signal") and options.signal or nil,
   })
   if not result then

@@ -225,8 +225,8 @@ end
 -- ask: comment, constraint (strings or nil), partitions (list, as named), within (list, as they
 -- hold), gpus (list of {field, text}),
 -- declared (list of {key, value, where}), batch, most_nodes, tasks (numbers; nil: not said),
--- keeps_partition (whether it names nodes, a reservation, or is exclusive), signal (sbatch's own, nil
--- where it is not known).
+-- keeps_partition (whether it names nodes, a reservation, or is exclusive), switches (whether it has
+-- --switches), signal (sbatch's own, nil where it is not known).
 -- Answer: comment, constraint, partitions (text), gpus (list of {field, text}), movable, signal,
 -- watch (its checkpoint key, where it is to be watched), progress (where its output shows it), notes.
 -- Of a job that hbatch or cli_filter declared: its signal, watch and progress, and gpus and constraint or partitions where they change.
@@ -266,6 +266,12 @@ function help.changes(site, ask)
   end
   if fresh and found.checkpoint == "signal" and not found.signal and ask.signal and declaration.of_sbatch then
     found.signal = declaration.of_sbatch(ask.signal)
+  end
+  local one_node = ask.most_nodes == 1 and not found.nodes
+  if fresh and ask.switches and found.checkpoint and found.pin ~= "yes" and not one_node then
+    -- On more switches Slurm would keep it waiting, and 22.05 does not show a controller that option.
+    found.pin = "yes"
+    result.notes[#result.notes + 1] = "it is not moved, as its --switches could keep it waiting after a move"
   end
   -- Its name alone.
   result.signal = (found.signal or "USR2"):gsub("^.*:", ""):gsub("@.*$", "")

@@ -63,6 +63,7 @@ local function changes(job, all)
     comment = job.comment, constraint = job.features, partitions = named, within = effective,
     gpus = gpus, declared = words, batch = batch, most_nodes = given(job.max_nodes),
     tasks = given(job.num_tasks), keeps_partition = keeps_partition(job),
+    switches = given(job.req_switch) ~= nil,
   })
   return result, why, batch, #words > 0
 end

@@ -294,6 +294,27 @@ def test_nothing_that_decides_when_a_job_may_start_is_answered(tmp_path, batch):
     assert not declared(result).lease and result["movable"] is batch
 
 
+@pytest.mark.parametrize(
+    ("more", "pins"),
+    [
+        ({}, True),
+        ({"most_nodes": 2}, True),
+        ({"most_nodes": 1}, False),
+        ({"most_nodes": 1, "nodes": True}, True),
+        ({"switches": False}, False),
+        ({"checkpoint": False}, False),
+    ],
+)
+def test_a_job_with_switches_on_several_nodes_is_pinned(tmp_path, more, pins):
+    words = [*MODEL, ["types", "v100", "here"]]
+    words += [["checkpoint", "yes", "here"]] if more.pop("checkpoint", True) else []
+    words += [["nodes", "1-2", "here"]] if more.pop("nodes", False) else []
+    gpus = [["tres_per_node", "gres:gpu:1"]]
+    result, _ = changes(tmp_path, declared=words, gpus=gpus, **{"switches": True, **more})
+    assert declared(result).pin is pins
+    assert any("--switches" in note for note in result["notes"]) is pins
+
+
 UNTYPED_PER_JOB = [["tres_per_job", "gres:gpu:1"]]
 STAYS: dict[str, dict[str, Any]] = {
     "a list": {"partitions": ["gpu", "other"]},
