@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 
 def _absolute(path: Path) -> Path:
@@ -36,11 +35,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        # pydantic takes true for 1: min_between_moves_s = true would be a second.
-        kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and kind in (int, float):
-            raise PydanticCustomError(f"{kind.__name__}_type", "a number")
-        return value
+    def _no_truth_for_a_number(cls, found: object) -> object:
+        # pydantic takes true for 1: min_between_moves_s = true would be a second. As a text it is
+        # refused with the others. (A validator of a field that asks for its name fails in hbatch,
+        # which puts off the import of inspect.)
+        if not isinstance(found, dict):
+            return found
+        numbers = {name for name, key in cls.model_fields.items() if key.annotation in (int, float)}
+        return {
+            name: str(value).lower() if isinstance(value, bool) and name in numbers else value
+            for name, value in found.items()
+        }

@@ -248,7 +248,7 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
         seen.append(ticking.backoff.interval_s)
     assert seen == [2 * interval, 180.0], "it doubles up to guards.longest_interval_s"
     assert ticking.backoff.pause_s(interval) == 180.0
-    assert "jobs took" in ticking.backoff.message()
+    assert "jobs took" in ticking.backoff.message(interval)
     beat = json.loads((site.config.site.exchange_dir / "heartbeat.json").read_text())
     assert beat["interval_s"] == 2 * interval, "others must not take it for dead"
     before = len(site.faulty.calls())
@@ -261,7 +261,7 @@ def test_slow_answers_make_the_ticks_rarer_until_they_are_quick_again(site):
     site.faulty.mend()
     # On a busy machine Slurm itself may be slow once.
     site.until(lambda: ticking.tick() and ticking.backoff.interval_s == interval)
-    assert not ticking.backoff.message()
+    assert not ticking.backoff.message(interval)
     assert " sent; read" in hadar(site, "tick").stdout
 
 

@@ -26,7 +26,8 @@ ELSEWHERE = {
     "packaging/deb/build.sh": "test_release.py builds one and runs it from where it lies",
     "sudo apt install ": "changes this machine; see above",
     "systemctl ": "needs a systemd; its units are verified in test_packaging.py",
-    "cp slurm-hadar.": "the same",
+    "install -D -m 0644 slurm-hadar.": "the same",
+    "cp *.service *.timer /etc/systemd/system/": "the same",
     "cd /opt/slurm-hadar": "the same",
     "hadar alerts ": "test_report_live.py",
     "hadar doctor ": "test_doctor_live.py",
@@ -290,7 +291,7 @@ def test_the_admins_way_from_watching_to_acting(place):
         toml.write_text(act)
         place.types("hadar check --write")
     # One researcher's own: the configuration is complete as it stands there.
-    (alone,) = [body for body in blocks("admin", "toml") if 'rights = "user"' in body]
+    (alone,) = [body for body in blocks("rights", "toml") if 'rights = "user"' in body]
     for theirs in ("/home/ada/.local/state/slurm-hadar", "/home/ada/slurm-hadar-exchange"):
         mine = place.folder / Path(theirs).name
         mine.mkdir(mode=0o700)
@@ -322,4 +323,5 @@ def test_the_admins_way_from_watching_to_acting(place):
     finally:
         place.env["HADAR_CONFIG"] = kept
     tried |= {"hadar check --write", "hadar run"}
-    all_tried("admin", tried)
+    for page in ("admin", "rights", "queue", "configuration"):
+        all_tried(page, tried)
