@@ -71,6 +71,11 @@ def findings(config: Config) -> Iterator[Finding]:
     for note in config.notes:
         yield Finding("warning", note, "correct the configuration, then hadar check --write")
     yield from _only_in_this_shell(config)
+    yield from _of_the_cluster(config, user)
+
+
+def _of_the_cluster(config: Config, user: ControllerUser) -> Iterator[Finding]:
+    """What Slurm has to be asked for."""
     try:
         cluster = open_cluster(config.slurm)
         major, minor, patch = cluster.slurm_version
