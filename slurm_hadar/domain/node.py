@@ -1,6 +1,6 @@
 """Nodes, partitions and reservations as Slurm shows them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -80,6 +80,20 @@ class Partition:
     def __hash__(self) -> int:
         """By its name alone: the names of thousands of nodes are not hashed for each job."""
         return hash(self.name)
+
+
+def asleep_partitions(nodes: Iterable[Node], closed: Container[str] = ()) -> frozenset[str]:
+    """Partitions of which no node that is awake has an idle GPU, and one that is asleep has: a job
+    that starts there now waits until that node has booted. ``closed``: names of nodes whose idle
+    GPUs do not count."""
+    asleep, free = set[str](), set[str]()
+    for node in (one for one in nodes if one.usable and one.gpus):
+        idle = any(count > node.gpus_used.get(kind, 0) for kind, count in node.gpus.items())
+        if node.asleep:
+            asleep.update(node.partitions)
+        elif idle and node.name not in closed:
+            free.update(node.partitions)
+    return frozenset(asleep - free)
 
 
 def highest_tier(partition: Partition, partitions: Iterable[Partition]) -> int:

@@ -105,8 +105,9 @@ def _group(
 def _same_weight(partition: Partition, nodes: Sequence[Node]) -> Iterator[Finding]:
     """GPU types among whose free nodes Slurm chooses by their names."""
     types: dict[int, dict[str, None]] = {}
+    names_of_nodes = set(partition.nodes)
     for node in nodes:
-        if node.name in partition.nodes:
+        if node.name in names_of_nodes:
             types.setdefault(node.weight, {}).update(dict.fromkeys(node.gpus))
     for weight, kinds in sorted(types.items()):
         if len(kinds) > 1:

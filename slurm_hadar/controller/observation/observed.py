@@ -17,7 +17,7 @@ from slurm_hadar.domain import steering
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.errors import JustStartedError, SlurmError
 from slurm_hadar.domain.job import UNTYPED, Job, JobState
-from slurm_hadar.domain.node import Node, Partition, Reservation, highest_tier
+from slurm_hadar.domain.node import Node, Partition, Reservation, asleep_partitions, highest_tier
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.progress import Progress
 from slurm_hadar.profiles.gpu_sampling import TrainingUse
@@ -94,15 +94,8 @@ class Observation:
 
     @cached_property
     def asleep(self) -> frozenset[str]:
-        """Partitions of which no node that is awake has an idle GPU, and one that is asleep has: a
-        job that starts there now waits until that node has booted."""
-        asleep = {one.name for one in self.nodes.values() if one.usable and one.asleep and one.gpus}
-        free = {name for name, gpus in self.free_gpus.items() if any(gpus.values())}
-        return frozenset(
-            name
-            for name, partition in self.partitions.items()
-            if not asleep.isdisjoint(partition.nodes) and free.isdisjoint(partition.nodes)
-        )
+        """Partitions in which a job that starts now waits until a node has booted."""
+        return asleep_partitions(self.nodes.values(), self.reserved_nodes())
 
     @cached_property
     def giving_way(self) -> Mapping[str, str]:

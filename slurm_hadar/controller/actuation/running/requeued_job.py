@@ -32,7 +32,7 @@ from slurm_hadar.controller.snapshot.resource_request import (
 )
 from slurm_hadar.domain.declaration import Declaration
 from slurm_hadar.domain.job import Job, JobState
-from slurm_hadar.domain.node import Node
+from slurm_hadar.domain.node import Node, asleep_partitions
 from slurm_hadar.domain.steering import Steering
 from slurm_hadar.exchange.plan_file import JobPlan
 from slurm_hadar.slurm.times import at_once, begin_time, begins_as_set
@@ -145,15 +145,8 @@ def _awake_first(
     """The changes with those partitions last in which only nodes that are powered down have a GPU
     left: Slurm would boot one of these although another type is free."""
     names = changes.get("Partition", ",".join(job.partitions)).split(",")
-    usable = [node for node in context.nodes.values() if node.usable]
-    asleep = {name for node in usable if node.asleep and node.gpus for name in node.partitions}
-    free = {
-        name
-        for node in usable
-        if not node.asleep and sum(node.gpus.values()) > sum(node.gpus_used.values())
-        for name in node.partitions
-    }
-    ordered = sorted(names, key=lambda name: name in asleep - free)
+    asleep = asleep_partitions(context.nodes.values())
+    ordered = sorted(names, key=lambda name: name in asleep)
     if ordered == names or "Partition" in sure.foreign:
         return changes, sure
     fields = {"Partition": ",".join(ordered)}
