@@ -90,6 +90,14 @@ def _remove_if_empty(folder):
         folder.rmdir()
 
 
+@pytest.fixture(autouse=True)
+def no_other_slurm(request, monkeypatch):
+    """Unit tests know the Slurm that they name: neither the caller's, nor that of a live test which
+    read it through PySlurm in this process, which has one SLURM_CONF and keeps it."""
+    if request.node.nodeid.startswith("tests/unit/"):
+        monkeypatch.delenv("SLURM_CONF", raising=False)
+
+
 _VERSION_3 = 0x20080522
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
 

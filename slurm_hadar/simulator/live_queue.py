@@ -1,6 +1,7 @@
 """The queue of this moment as a workload, so that it can be run to its end under any policy."""
 
 import json
+import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -143,10 +144,13 @@ def _workload(model: QueueModel) -> tuple[Workload, VirtualCluster]:
 
 
 def main() -> int:
-    """A model and the name of a policy as JSON on stdin, the outcome as JSON on stdout."""
+    """A model, the name of a policy and a limit on CPU time as JSON on stdin, the outcome as JSON
+    on stdout. SIGXCPU ends the process at the limit."""
     from pydantic import TypeAdapter
 
     asked = json.load(sys.stdin)
+    limit_s = int(asked["cpu_limit_s"])
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
     try:
         model = TypeAdapter(QueueModel).validate_python(asked["model"])
         found = run(model, str(asked["policy"]))

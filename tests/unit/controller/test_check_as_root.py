@@ -175,7 +175,9 @@ def test_where_root_may_not_take_a_users_rights_they_are_unknown(
     """Root of a container or of a user namespace."""
     folders(place)
     (place / "log").mkdir()
-    known = site(place, f'[log]\nfile = "{place}/log/hadar.log"\n')
+    # Not on the caller's PATH, where another place than the system's is warned of.
+    slurm = f'[slurm]\nbin_dir = "{place}"\n'
+    known = site(place, f'{slurm}[log]\nfile = "{place}/log/hadar.log"\n')
     given: dict[str, list[object]] = {name: [] for name in ("setgroups", "setegid", "seteuid")}
     before = os.getgroups(), os.getegid(), os.geteuid()
 

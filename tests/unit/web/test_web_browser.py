@@ -52,7 +52,7 @@ def site(request, tmp_path_factory):
     world = pretend(folder, jobs, nodes, more=accounting)
     with world, serving(world, "--port", "0") as url:
         world.moved("1002")
-        yield jobs, url
+        yield world, jobs, url
 
 
 class Tab:
@@ -86,11 +86,13 @@ class Tab:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_view_shows_what_there_is_and_fits_the_screen(chromium, site, view):
-    jobs, url = site
+    world, jobs, url = site
     kept = os.environ.get("HADAR_PAGE_SCREENSHOTS")
     with Tab(chromium) as tab:
         for look in LOOKS if jobs == 12 or kept else EXAMINED:
             tab.looks(look)
+            # What is three minutes old is shown as stale.
+            world.tick()
             tab.page.goto(url + VIEWS[view])
             _shows(tab.page, jobs, view, look)
 
@@ -119,7 +121,7 @@ def _shows(page, jobs, view, look):
         page.locator("#report").get_by_text(f"acct-{HOSTILE[0]}").first.wait_for()
     if view == "what-if" and jobs == 12:
         # It comes by itself when it is done: two simulations, one after the other.
-        page.get_by_text("12 of 12").nth(1).wait_for(timeout=2500 * LONGEST_S)
+        page.get_by_text("12 of 12").nth(1).wait_for(timeout=1000 * LONGEST_S)
         assert page.locator("#what-if tbody").first.locator("tr").count() == 2
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0
@@ -167,7 +169,7 @@ def test_an_update_changes_the_page_in_place_and_keeps_the_focus(chromium, tmp_p
 
 
 def test_all_is_reached_by_the_keyboard_and_works_without_scripts(chromium, site):
-    _, url = site
+    _, _, url = site
     with Tab(chromium, java_script_enabled=False) as tab:
         page = tab.page
         page.goto(url)
@@ -208,7 +210,7 @@ def test_two_users_under_private_data_see_their_own(chromium, tmp_path):
 
 
 def test_a_job_and_its_nodes_are_found_with_the_tab_key_alone(chromium, site):
-    _, url = site
+    _, _, url = site
     with Tab(chromium, "phone") as tab:
         page = tab.page
         page.goto(url)
