@@ -73,11 +73,10 @@ FAULTS = "accounting_faults"
 class AccountingLimits:
     """The configuration is read at the beginning of every tick: what ``scontrol reconfigure`` hides
     (PrivateData), the next tick hides. Limits are read every ten minutes, and before a job may be
-    requeued. Which scheduler Slurm
-    has, what it hides and how long it delays a requeued job count in every mode. All else binds a
-    site's controller only: an owner's own updates are judged by Slurm, and a sandbox has no users
-    to protect. Limits on minutes bind every requeue, so an owner's controller looks at them too
-    when it means to move a job."""
+    requeued. Which scheduler Slurm has, what it hides, how long it delays a requeued job and which
+    QOS preempt others count in every mode. All else binds a site's controller only: an owner's own
+    updates are judged by Slurm, and a sandbox has no users to protect. Limits on minutes bind every
+    requeue, so an owner's controller looks at them too when it means to move a job."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
@@ -133,7 +132,7 @@ class AccountingLimits:
         except SlurmError:
             if not self._sandbox:
                 raise
-        if self._asks:
+        if self._asks or self._preempts_by_qos:
             self._read_limits(now)
 
     def _read_config(self, now: float) -> None:
@@ -164,7 +163,7 @@ class AccountingLimits:
         self._until = now + _ASK_AGAIN_S
 
     def _read_limits(self, now: float) -> None:
-        if now < self._limits_until or not self._associated:
+        if now < self._limits_until or not (self._associated or self._preempts_by_qos):
             return
         self._limits_until = now + _ASK_AGAIN_S
         try:
@@ -203,11 +202,17 @@ class AccountingLimits:
         return [f"{self._fault}: {self._kept()}; {self._cure}"]
 
     @property
+    def _preempts_by_qos(self) -> bool:
+        """Whether Slurm asks the database which jobs preempt others: in every mode, and where no
+        limit is enforced too."""
+        return self.has_database and self._preemption.whose == "all"
+
+    @property
     def preemption(self) -> Preemption:
         """Whose running jobs Slurm ends for others, and when, as far as known."""
         rule, known = self._preemption, self._limits
         if known is None:
-            return rule
+            return replace(rule, cancels=True) if self._preempts_by_qos else rule
         usual = "CANCEL" if rule.cancels else ""
         modes = known.preempt_modes
         giving_way = modes if rule.within else known.giving_way

@@ -83,15 +83,20 @@ def modes(giving_way, **qos):
         # Jobs of any QOS preempt those of the same one.
         ("CANCEL,WITHIN", modes(set(), low="", normal="REQUEUE"), ["low"], ["normal"]),
         ("WITHIN,REQUEUE", modes(set(), low="", mid="CANCEL"), ["mid"], ["low"]),
-        # The database did not answer yet.
-        ("CANCEL", None, ["low", "normal"], []),
-        ("REQUEUE", None, [], ["low", "normal"]),
+        # The database did not answer yet: the QOS of any job may have CANCEL.
+        ("REQUEUE", None, ["low", "normal"], []),
     ],
 )
-def test_which_qos_lose_their_jobs_to_others(usual, limits, cancelled, spared):
-    slurm = Slurm(limits=limits)
-    slurm.settings |= {"PreemptType": "preempt/qos", "PreemptMode": usual}
-    rules = rules_of(slurm)
+@pytest.mark.parametrize("enforce", ["associations,limits,qos", ""])
+@pytest.mark.parametrize("rights", ["operator", "user", "sandbox"])
+def test_which_qos_lose_their_jobs_to_others(usual, limits, cancelled, spared, enforce, rights):
+    slurm = Slurm(enforce, limits)
+    slurm.settings |= {
+        "PreemptType": "preempt/qos",
+        "PreemptMode": usual,
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+    }
+    rules = rules_of(slurm, config(f'[site]\nrights = "{rights}"\n'))
     rules.read(NOW)
     found = rules.preemption
     assert all(found.cancels_job_of(qos) for qos in cancelled)
