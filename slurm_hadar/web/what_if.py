@@ -19,6 +19,7 @@ from slurm_hadar.web.feed import PageFeed
 CPU_LIMIT_S = 60
 LONGEST_S = 600.0
 """By the clock: on a busy machine what runs with nice 10 waits for much of it."""
+_FAULT = "the simulation failed, a fault of slurm-hadar"
 _KEPT, _FRESH_S = 24, 600.0
 _OUTCOME = TypeAdapter(QueueOutcome)
 
@@ -76,16 +77,18 @@ class WhatIf:
         return found
 
     async def _simulate(self, asked: PolicyOutcome) -> None:
-        outcome, problem = None, ""
-        async with self._one:
-            try:
-                source = self._feed.source
-                model = await self._feed.asked(source.queue_model)
+        outcome, problem = None, _FAULT
+        try:
+            async with self._one:
+                model = await self._feed.asked(self._feed.source.queue_model)
                 outcome = await _outcome(model, asked.policy)
-            except HadarError as error:
-                problem = str(error)
-        self._found[asked.policy] = PolicyOutcome(asked.policy, asked.asked_s, outcome, problem)
-        await self._feed.touch()
+            problem = ""
+        except HadarError as error:
+            problem = str(error)
+        finally:
+            # Of a fault of our own too: who looks would wait for ever.
+            self._found[asked.policy] = PolicyOutcome(asked.policy, asked.asked_s, outcome, problem)
+            await self._feed.touch()
 
 
 async def _outcome(model: QueueModel, policy: str) -> QueueOutcome:
@@ -113,4 +116,4 @@ async def _outcome(model: QueueModel, policy: str) -> QueueOutcome:
     try:
         return _OUTCOME.validate_json(answer)
     except ValidationError:
-        raise HadarError("the simulation failed, a fault of slurm-hadar") from None
+        raise HadarError(_FAULT) from None

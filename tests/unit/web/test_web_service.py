@@ -10,6 +10,8 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import parse_qsl
 
 import httpx2 as httpx
@@ -39,6 +41,7 @@ from slurm_hadar.reports.status import Overview
 from slurm_hadar.simulator import live_queue
 from slurm_hadar.web import drawing, what_if
 from slurm_hadar.web.controller_answers import ControllerAnswers, SilentController
+from slurm_hadar.web.feed import PageFeed
 from slurm_hadar.web.fragments import PageFragments
 from slurm_hadar.web.identity import Callers, RefusedCaller, caller_of
 from slurm_hadar.web.page_query import choice_of
@@ -365,6 +368,30 @@ def test_a_simulation_that_takes_too_long_is_ended(monkeypatch):
     for wrong in (replace(model, ids=[], left=[], rate=[]), replace(model, gpus=[[0]])):
         with pytest.raises(HadarError, match="nothing to simulate"):
             asyncio.run(what_if._outcome(wrong, "fifo"))
+
+
+def test_a_fault_of_our_own_ends_a_simulation_too(monkeypatch):
+    class Feed:
+        source = SimpleNamespace(queue_model=None)
+        touched = 0
+
+        async def asked(self, _):
+            raise RuntimeError
+
+        async def touch(self):
+            self.touched += 1
+
+    async def simulated():
+        feed = Feed()
+        wanted = what_if.WhatIf(cast("PageFeed", feed), "fifo")
+        wanted.of("fifo")
+        (task,) = wanted._tasks
+        with pytest.raises(RuntimeError):
+            await task
+        return feed.touched, wanted.of("fifo")
+
+    touched, (found,) = asyncio.run(simulated())
+    assert touched == 1 and not found.under_way and "a fault of slurm-hadar" in found.problem
 
 
 def test_one_user_cannot_take_all_connections(tmp_path):
