@@ -86,7 +86,7 @@ class WhatIf:
         except HadarError as error:
             problem = str(error)
         finally:
-            # Of a fault of our own too: who looks would wait for ever.
+            # After any other error too: the page would show it as under way until a restart.
             self._found[asked.policy] = PolicyOutcome(asked.policy, asked.asked_s, outcome, problem)
             await self._feed.touch()
 
