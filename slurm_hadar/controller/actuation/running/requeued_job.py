@@ -119,7 +119,7 @@ def requeued_update(context: ActionContext, entry: Entry, job: Job, now: float) 
         if job.held:
             # Under priority/basic a Nice releases a held job.
             changes.pop("Nice", None)
-            # Whoever releases it need not wait for the begin time of our requeue.
+            # When it is released it starts without the delay of the requeue.
             changes |= _at_once(entry, job, now, context.requeue_delay_s)
             return RequeuedUpdate(known, sure, changes, None, _HELD, _WAITS)
         if begins:
