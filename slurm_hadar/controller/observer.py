@@ -47,7 +47,7 @@ class Observer:
         self.recalled: dict[str, Steering] = {}
         """What is kept of jobs, where another controller may have acted."""
         self.cut: Mapping[str, Steering] = {}
-        """What is to be kept of jobs whose lists Slurm cut at their submit."""
+        """What is to be kept of jobs whose lists Slurm cut."""
 
     def observe(self, now: float) -> Observation:
         """One bulk query of each kind, and the jobs' own files. ``now``: s since the epoch."""

@@ -250,7 +250,8 @@ def _other_count(entry: Entry, job: Job) -> str:
     if copies_of(entry.details)[0] > 1 or asked.per_task:
         return ""
     number = sum(asked.gpus.values()) * (len(job.nodes) if asked.per_node else 1)
-    if number == meant or number != job.gpu_count:
+    # A job that waits has no nodes.
+    if number in (0, meant) or number != job.gpu_count:
         return ""
     return f": its owner asked for {formats.counted(number, 'GPU')} meanwhile"
 

@@ -88,6 +88,9 @@ def decide_move(move: OpenMove, now: float, times: MoveTimes) -> MoveDecision:
     elif job.state is JobState.FINISHED and not reported_saved(job):
         return _end(f"{GONE} ({job.slurm_state})")
     elif not job.managed:
+        if job.state is JobState.COMPLETING and job.restarts != entry.details.get("restarts"):
+            # Slurm gives it the begin time of its requeue, which we take away, when it has left.
+            return MoveDecision(MoveStep.WAIT)
         return _end("it is no longer managed")
     elif job.restarts == entry.details.get("restarts"):
         return _before_requeue(move, job, now, times.ack_wait_s)

@@ -9,7 +9,7 @@ as all files there.
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,25 +133,35 @@ def without_foreign(
 def cut_lists(
     ours: Mapping[str, Steering], jobs: Mapping[str, Job], closed: Collection[str]
 ) -> dict[str, Steering]:
-    """Of jobs whose lists Slurm cut at their submit, what is to be kept, so that the lists do not
-    look as if their owners had changed them. ``closed``: partitions that are not up."""
-    return {
-        id_: _cut(job, ours.get(id_, _NOTHING))
-        for id_, job in jobs.items()
-        if closed
-        and job.state is JobState.PENDING
-        and _was_cut(job, ours.get(id_, _NOTHING), closed)
-    }
+    """Of jobs whose lists Slurm cut at their submit or at our update, what is to be kept, so that
+    the lists do not look as if their owners had changed them. ``closed``: partitions that are not
+    up."""
+    found = {}
+    for id_, job in jobs.items():
+        known = ours.get(id_, _NOTHING)
+        if not closed or job.state is not JobState.PENDING:
+            continue
+        if any(_is_rest(job, text.split(","), closed) for text in _ours(known, "Partition")):
+            wrote = {**known.wrote, "Partition": ",".join(job.partitions)}
+            found[id_] = replace(known, wrote=wrote)
+        elif _was_cut(job, known, closed):
+            found[id_] = _cut(job, known)
+    return found
 
 
 def _was_cut(job: Job, known: Steering, closed: Collection[str]) -> bool:
-    """Whether Slurm took the list of a submit without partitions that accept no jobs (DRAIN and
-    INACTIVE), which it does silently: neither its owner nor we changed the list."""
+    """Whether Slurm cut the list of a submit."""
     declared = job.declaration
     if declared is None or not declared.partitions or job.restarts or _ours(known, "Partition"):
         return False
-    left_out = {*declared.listed} - {*job.partitions}
-    rest = tuple(name for name in declared.listed if name not in left_out)
+    return _is_rest(job, declared.listed, closed)
+
+
+def _is_rest(job: Job, names: Sequence[str], closed: Collection[str]) -> bool:
+    """Whether Slurm took this list without partitions that accept no jobs (DRAIN and INACTIVE),
+    which it does silently: neither the job's owner nor we changed the list."""
+    left_out = {*names} - {*job.partitions}
+    rest = tuple(name for name in names if name not in left_out)
     return bool(left_out) and left_out <= {*closed} and job.partitions == rest
 
 

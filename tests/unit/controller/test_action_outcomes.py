@@ -128,7 +128,10 @@ def test_an_entry_that_does_not_say_how_the_request_stood_names_nothing(store):
 def test_a_move_that_slurm_cannot_carry_out_is_closed_after_a_while(store):
     done(store)
     assert shown(store, waits(), now=NOW + 119) is None
-    assert "has not started it" in shown(store, waits(), now=NOW + 125)
+    # A job that waits has no nodes yet, by which a request per node would count.
+    asked = GpuRequest(per_node={UNTYPED: 1})
+    said = shown(store, waits(request=asked), now=NOW + 125)
+    assert said == "Slurm shows it as sent, but has not started it"
 
 
 @pytest.mark.parametrize("kind", ["move", "hint"])

@@ -666,6 +666,24 @@ def test_a_list_that_slurm_cut_at_the_submit_is_not_its_owners():
         assert found["1"].foreign == ("Partition",)
 
 
+@pytest.mark.parametrize("key", ["wrote", "unsure"])
+@pytest.mark.parametrize("typed", ["gpu", "k80,v100"])
+def test_a_list_that_slurm_cut_at_our_update_is_not_its_owners(key, typed):
+    """As where one was set to DRAIN while the job was moved there."""
+    listed = {key: {"Partition": "v100,k80"}}
+    known = {"1": Steering(time=NOW - 5, was={"Partition": typed}, **listed)}
+    cut = {"1": job(partitions=("k80",), restarts=1)}
+    found = steering_store.cut_lists(known, cut, ("v100",))
+    assert found["1"].was == {"Partition": typed}
+    assert steering_store.without_foreign(found, cut, operators(), (), NOW) == found
+    # The partition is up again: the list is still the one that was kept.
+    assert not steering_store.cut_lists(found, cut, ())
+    # With the partition up, or none left out, or another one there: as it is.
+    for partitions, closed in ((("k80",), ()), (("v100", "k80"), ("v100",)), (("p",), ("v100",))):
+        other = {"1": job(partitions=partitions, restarts=1)}
+        assert not steering_store.cut_lists(known, other, closed)
+
+
 def test_a_field_that_somebody_else_changed_is_his():
     known = {"1": Steering(time=NOW - 60, was={"Partition": "gpu"}, wrote={"Partition": "a,b"})}
     for partitions in (("b", "a"), ("gpu",), ("c",)):

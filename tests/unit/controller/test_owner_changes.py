@@ -281,6 +281,29 @@ def test_one_that_is_leaving_is_waited_for(context):
     assert advanced(context, job("1", JobState.COMPLETING, declaration=now))[0] is None
 
 
+def test_one_that_is_opted_out_while_it_leaves_does_not_wait_for_slurms_begin_time(delayed):
+    """Slurm sets it when the job has left its nodes."""
+    out = declared(off=True)
+    leaving = job("1", JobState.COMPLETING, declaration=out, restarts=1, submit_s=NOW - 10)
+    assert advanced(delayed, leaving, requeued=True) == (None, ())
+    (entry,) = delayed.store.open_entries()
+    waits = requeued(declaration=out, eligible_s=NOW - 10 + 121)
+    advance(delayed, {"1": waits}, {}, NOW)
+    assert delayed.store.open_entries() == [] and entry.job == "1"
+    assert delayed.cluster.sent == [{"StartTime": "now"}]
+
+
+def test_one_that_is_held_while_it_leaves_starts_at_once_when_it_is_released(delayed):
+    held = requeued(declaration=declared(), held=True, eligible_s=NOW - 10 + 121)
+    outcome, _ = advanced(delayed, held, requeued=True)
+    assert outcome == "it was held while it moved; its owner or an admin decides"
+    assert delayed.cluster.sent == [{"StartTime": "now"}]
+    # Not where its owner set a time.
+    delayed.cluster.sent.clear()
+    advanced(delayed, replace(held, **LATER), requeued=True)
+    assert delayed.cluster.sent == []
+
+
 # -- the list of partitions, where no tick wrote it ----------------------------------------------
 
 HBATCHS = ("k80", "v100", "p100")

@@ -119,6 +119,8 @@ def requeued_update(context: ActionContext, entry: Entry, job: Job, now: float) 
         if job.held:
             # Under priority/basic a Nice releases a held job.
             changes.pop("Nice", None)
+            # When it is released it starts without the delay of the requeue.
+            changes |= _at_once(entry, job, now, context.requeue_delay_s)
             return RequeuedUpdate(known, sure, changes, None, _HELD, _WAITS)
         if begins:
             left = left if left == stays else f"{left}; {stays}"
@@ -170,7 +172,13 @@ def begin_time_returned(entry: Entry, job: Job, now: float, delay_s: float) -> d
     """What an unmanaged job gets that its move ``entry`` has had requeued: it need not wait for the
     begin time of that requeue. Empty where it waits for another reason. ``delay_s``: as of
     :func:`begins_as_set`; inf while it is not known, then the begin time may be its owner's."""
-    waits = job.state in (JobState.PENDING, JobState.COMPLETING) and not job.held
+    return {} if job.held else _at_once(entry, job, now, delay_s)
+
+
+def _at_once(entry: Entry, job: Job, now: float, delay_s: float) -> dict[str, str]:
+    """What takes the begin time of a move's requeue away from a job that waits; empty where its
+    begin time is another one, or may be."""
+    waits = job.state is JobState.PENDING
     if not (waits and ended_by(entry, job) and _may_start_at_once(entry, now)):
         return {}
     if job.eligible_s <= now or delay_s == inf or begins_as_set(job, now, delay_s):
