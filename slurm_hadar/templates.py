@@ -225,7 +225,7 @@ def from_arguments(described: Described, arguments: Sequence[str]) -> dict[str, 
             raise UsageError(f"{key} is given twice")
         else:
             found[key] = text
-    missing = [row.name for row in described.values if row.needed and row.name not in found]
+    missing = [row.name for row in described.values if row.needed and found.get(row.name, []) == []]
     if missing:
         raise UsageError(f"template {described.name} also needs {', '.join(missing)}")
     return found

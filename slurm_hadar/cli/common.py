@@ -15,7 +15,7 @@ from slurm_hadar import users
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal.state_errors import place_cause
 from slurm_hadar.controller.lock import controllers_uid, only_one
-from slurm_hadar.domain.errors import HadarError, SlurmError
+from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
 from slurm_hadar.domain.job import Job
 from slurm_hadar.slurm.cluster import Cluster, Update, open_cluster
 from slurm_hadar.slurm.waiting_age import count_again
@@ -176,6 +176,21 @@ def keep_ages(cluster: Cluster, sent: Sequence[tuple[Job, Update]]) -> None:
 
 def _named(ids: Sequence[str]) -> str:
     return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
+
+
+def check_writable(path: Path | None) -> None:
+    """Better to fail before the work than behind it. Raises UsageError.
+
+    None: nothing is to be written.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{path} cannot be written: this user may not; name a file elsewhere")
 
 
 def print_json(command: str, result: object) -> None:

@@ -1,11 +1,13 @@
 """``hadar``: the operator's, the admin's and the researcher's command."""
 
+import errno
 import gc
 import os
 import sys
 from collections import UserDict
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -44,6 +46,8 @@ _MODULES = {
     "template": "template",
 }
 """Commands in the order of ``--help``, and the module below ``slurm_hadar.cli`` that has each."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class _Commands(UserDict[str, Any]):
@@ -102,8 +106,16 @@ def main() -> None:
         from typer._completion_classes import completion_init
 
         completion_init()  # what answers the shells
+    # A caller may have closed them; all that prints takes them for streams.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     try:
-        app()
+        try:
+            app()
+        except SystemExit:
+            # A full disk shows here at the latest, and not at the end of the interpreter.
+            sys.stdout.flush()
+            raise
     except SystemExit as end:
         # click ends with 1 where the reader is gone, and marks the streams.
         if end.code == 1 and type(sys.stdout).__name__ == "PacifyFlushWrapper":
@@ -125,12 +137,26 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         _reader_is_gone()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            raise
+        print(f"hadar: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _end(1)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
 
 
 def _reader_is_gone() -> NoReturn:
-    """``| head`` is no failure; without this Python complains once more at exit."""
+    """``| head`` is no failure."""
+    _end(0)
+
+
+def _end(code: int) -> NoReturn:
+    """Without what is still to be written, of which Python would complain once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.exit(0)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import typer
 from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
+    check_writable,
     is_controllers_user,
     load,
     print_json,
@@ -20,7 +21,7 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.filters import ALL, me, names_of, require_accounts, require_users
 from slurm_hadar.cli.options_record import takes
 from slurm_hadar.config import Config
-from slurm_hadar.domain.errors import HadarError, SlurmError, UsageError
+from slurm_hadar.domain.errors import HadarError, SlurmError
 
 if TYPE_CHECKING:
     from slurm_hadar.controller.presentation.account_usage import RecordedUse
@@ -70,8 +71,7 @@ def report(options: ReportOptions) -> None:
     html, account = options.html, options.account
     site, now = load(options.config), time.time()
     window = account_usage.UsageWindow(times.time_before(options.since, now), now, account)
-    if html and (html.is_dir() or not os.access(html.parent, os.W_OK)):
-        raise UsageError(f"{html} cannot be written; is its folder there?")
+    check_writable(html)
     commands = Commands(site.slurm.bin_dir, site.slurm.conf, accounting.TIMEOUT_S)
     runs, bad = accounting.read_runs(commands, window.from_s, now)
     notes = [f"unreadable lines of sacct's answer, which are not counted: {bad}"] if bad else []

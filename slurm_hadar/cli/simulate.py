@@ -1,7 +1,6 @@
 """``hadar simulate``: a trace of jobs under one or more policies."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -11,7 +10,7 @@ import typer
 
 from slurm_hadar import policies
 from slurm_hadar.cli import simulate_idle, simulate_output, simulate_tasks
-from slurm_hadar.cli.common import load_if_any, print_json
+from slurm_hadar.cli.common import check_writable, load_if_any, print_json
 from slurm_hadar.cli.options_record import takes
 from slurm_hadar.cli.simulate_options import JobsOptions
 from slurm_hadar.config import Config
@@ -62,7 +61,7 @@ def jobs(options: JobsOptions) -> None:
     settings = _options(options.option or [])
     _refuse_unknown(settings, [one for one in named.values() if one])
     for file in (options.jct_out, options.report):
-        _writable(file)
+        check_writable(file)
     trace = _opened(options)
     simulated = _in_slurms_order if options.in_queue else _in_the_policies_order
     done = simulated(options, trace, named, settings)
@@ -231,17 +230,11 @@ def _value(text: str) -> object:
     return text
 
 
-def _writable(path: Path | None) -> None:
-    """Better to fail before the simulation than behind it."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise UsageError(f"{path} cannot be written; is its folder there?")
-
-
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise HadarError(f"{path} cannot be written: {error}") from None
+        raise HadarError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _file_of(path: Path, policy: str, policies_: int) -> Path:

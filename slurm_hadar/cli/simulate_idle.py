@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from slurm_hadar.cli.common import JsonOption, print_json
+from slurm_hadar.cli.common import JsonOption, check_writable, print_json
 from slurm_hadar.cli.options_record import takes
 from slurm_hadar.domain.errors import UsageError
 from slurm_hadar.reports import formats
@@ -71,8 +71,7 @@ def idle(options: IdleOptions) -> None:
     for name in names:
         policy_of(name)
     charges(options.charge)
-    if options.report and (options.report.is_dir() or not options.report.parent.is_dir()):
-        raise UsageError(f"{options.report} cannot be written; is its folder there?")
+    check_writable(options.report)
     work = read_trainers(options.trainers, options.model, options.copies, options.at_once)
     seen = read_fragments(options.fragments)
     if options.nodes is not None:
@@ -91,7 +90,7 @@ def idle(options: IdleOptions) -> None:
         try:
             options.report.write_text(idle_page(done, title))
         except OSError as error:
-            raise UsageError(f"{options.report} cannot be written: {error}") from None
+            raise UsageError(f"{options.report} cannot be written: {error.strerror}") from None
     if options.as_json:
         print_json("simulate idle", [one.summary() | {"charge": options.charge} for one in done])
     else:

@@ -1,6 +1,5 @@
 """``hadar tune``: advice for slurm.conf from the site's own past."""
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from slurm_hadar import policies
 from slurm_hadar.cli.common import (
     ConfigOption,
     JsonOption,
+    check_writable,
     is_controllers_user,
     load,
     print_json,
@@ -83,10 +83,7 @@ def tune(options: TuneOptions) -> None:
     names = tuple(dict.fromkeys(options.policy or replay.POLICIES))
     for name in names:
         policies.get(name)
-    if options.report and (
-        options.report.is_dir() or not os.access(options.report.parent, os.W_OK)
-    ):
-        raise UsageError(f"{options.report} cannot be written; is its folder there?")
+    check_writable(options.report)
     own = _config(options.config)
     since_s = 0.0 if options.since is None else times.time_before(options.since, time.time())
     owners = _submitted(own) if own and options.history is None and options.jct is None else {}
@@ -122,7 +119,7 @@ def tune(options: TuneOptions) -> None:
         try:
             options.report.write_text(shown.page(result))
         except OSError as error:
-            raise HadarError(f"{options.report} cannot be written: {error}") from None
+            raise HadarError(f"{options.report} cannot be written: {error.strerror}") from None
     if options.as_json:
         print_json("tune", result)
     else:

@@ -6,7 +6,8 @@ Both are made from the plain result that ``hadar tune --json`` prints, so that a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,9 @@ _WAIT_HEADS = ("ASKED FOR", "JOBS", "WAITED", "HOURS", "WHILE ANOTHER TYPE WAS F
 _POLICY_HEADS = ("POLICY", "FINISHED", "MEAN JCT h", "MEDIAN h", "P99 h", "MAKESPAN h", "GPU h",
                  "MOVES", "FAIRNESS")  # fmt: skip
 _ACCOUNT_HEADS = ("ACCOUNT", "JOBS", "GPU h")
+_LONGEST_WORD = 20
+"""Of a name, which may be long and is broken behind so many characters."""
+_WIDEST = 10_000
 _MANY = 8
 """Accounts in the terminal; the page and the JSON have all."""
 
@@ -32,7 +36,9 @@ def text(result: Result) -> RenderableType:
     for head, heads, rows in _tables(result):
         if rows:
             many = rows[:_MANY] if heads[:1] == _ACCOUNT_HEADS[:1] else rows
-            parts += [Text(""), Text(head, style="bold"), _table(heads, many)]
+            parts += [Text(""), Text(head, style="bold"), _Table(heads, many)]
+        if heads == _POLICY_HEADS:
+            parts += [_title(f"  {line}", "") for line in _why_not(result["policies"])]
     parts += [Text(""), Text("Advice", style="bold")]
     if not result["advice"]:
         parts.append(Text("  No advice."))
@@ -53,7 +59,12 @@ def page(result: Result) -> str:
         _TEMPLATE,
         title=_headline(result),
         tables=[
-            {"head": head, "heads": [_head(one) for one in heads], "rows": rows}
+            {
+                "head": head,
+                "heads": [_head(one) for one in heads],
+                "rows": rows,
+                "below": _why_not(result["policies"]) if heads == _POLICY_HEADS else [],
+            }
             for head, heads, rows in _tables(result)
             if rows
         ],
@@ -139,7 +150,7 @@ def _wait(one: Result) -> list[str]:
 def _policy(one: Result) -> list[str]:
     name = formats.plain(one["policy"])
     if "why_not" in one:
-        return [name, formats.plain(one["why_not"]), *[formats.ABSENT] * (len(_POLICY_HEADS) - 2)]
+        return [name, *[formats.ABSENT] * (len(_POLICY_HEADS) - 1)]
     return [
         name,
         f"{one['finished']}/{one['jobs']}",
@@ -148,6 +159,15 @@ def _policy(one: Result) -> list[str]:
         formats.number(one["moves"]),
         _figure(one["fairness"], 2),
     ]
+
+
+def _why_not(policies: Sequence[Result]) -> list[str]:
+    """Why there are no figures, with the policies of which it is so."""
+    found: dict[str, list[str]] = {}
+    for one in policies:
+        if "why_not" in one:
+            found.setdefault(formats.plain(one["why_not"]), []).append(formats.plain(one["policy"]))
+    return [f"{', '.join(names)}: {why}" for why, names in found.items()]
 
 
 def _accounts(policies: Sequence[Result]) -> tuple[tuple[str, ...], _Rows]:
@@ -192,17 +212,40 @@ def _figure(value: float | None, digits: int) -> str:
     return formats.ABSENT if value is None else f"{value:,.{digits}f}"
 
 
-def _title(line: str) -> Text:
-    return Text(line, style="bold", overflow="fold")
+def _title(line: str, style: str = "bold") -> Text:
+    return Text(line, style=style, overflow="fold")
 
 
-def _table(heads: Sequence[str], rows: _Rows) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 2))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+class _Table:
+    """Where it is wider than the terminal its heads stand in several lines, then its cells. No
+    figure is broken, as a part of one is another figure."""
+
+    def __init__(self, heads: Sequence[str], rows: _Rows) -> None:
+        self._heads, self._rows = heads, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As rich wants it of what it prints."""
+        table = self._with(self._heads)
+        if Measurement.get(console, options.update(max_width=_WIDEST), table).maximum > (
+            options.max_width
+        ):
+            table = self._with([head.replace(" ", "\n") for head in self._heads])
+        yield table
+
+    def _with(self, heads: Sequence[str]) -> Table:
+        table = Table(box=None, header_style="dim", padding=(0, 0, 0, 2))
+        for place, head in enumerate(heads):
+            words = " ".join([head, *(row[place] for row in self._rows)]).split()
+            longest = max(map(len, words))
+            table.add_column(
+                head,
+                justify="right" if place else "left",
+                overflow="fold",
+                min_width=longest if place else min(longest, _LONGEST_WORD),
+            )
+        for row in self._rows:
+            table.add_row(*(Text(cell) for cell in row))
+        return table
 
 
 def _advice(number: int, one: Result) -> RenderableType:

@@ -218,7 +218,8 @@ class TrainingSteering:
         if not saved and self._exchange is not None:
             # Asked once, tried once: the controller leaves a job that does not answer in place.
             self._answered.add(self._nonce(self._exchange.plan()))
-            self._say("was asked to save and cannot; going on")
+            why = "" if self._store.path is not None else ", as it has no path for a checkpoint"
+            self._say(f"was asked to save and cannot{why}; going on")
         if saved and self._ranks.first:
             self._say(f"saved at {self._state.samples} samples as asked")
             self._pause(begin + seconds(os.environ, "HADAR_PAUSE_S", _PAUSE_S))

@@ -353,3 +353,17 @@ def test_the_signs_in_a_job_are_as_described():
     ours = steering.decode(shown)
     assert ours is not None and ours.was and ours.wrote
     assert steering.merge("", ours) == shown
+
+
+def test_a_script_that_declares_a_checkpoint_has_our_program_write_one():
+    """Without it a training on idle nodes cannot be moved, and begins anew when it is sent away."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    bodies = [
+        body
+        for page in pages
+        for _, body in FENCE.findall(page.read_text())
+        if re.search(r"#HADAR .*checkpoint=yes", body)
+        and re.search(r"train_(copies|digits)\.py", body)
+    ]
+    assert bodies
+    assert all("--checkpoint" in body for body in bodies), bodies

@@ -214,3 +214,10 @@ def test_processes_do_not_meet_where_another_program_listens(family, where):
         other = port_of(port - 10_000)
         assert other != port and 10_000 <= other < 20_000
     assert port_of(port - 10_000) == port
+
+
+@pytest.mark.parametrize("command", ["command=", "command=  "])
+def test_a_needed_list_without_an_entry_is_missing(command):
+    """The script would end at once, with success."""
+    with pytest.raises(UsageError, match=r"template plain also needs command$"):
+        from_arguments(describe("plain"), ["job_name=x", command])

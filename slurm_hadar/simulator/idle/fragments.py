@@ -147,7 +147,7 @@ def write_fragments(fragments: Fragments, path: Path) -> None:
         # No time stamp: one seed gives one file.
         path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def generate(nodes: int = _REFERENCE_NODES, days: float = 7.0, seed: int = 0) -> Fragments:

@@ -1,5 +1,6 @@
 import errno
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 from slurm_hadar import config as configuration
 from slurm_hadar.cli import main
-from slurm_hadar.cli.common import controller_of, reader_of
-from slurm_hadar.domain.errors import HadarError
+from slurm_hadar.cli.common import check_writable, controller_of, reader_of
+from slurm_hadar.domain.errors import HadarError, UsageError
 
 
 def test_another_user_than_the_controllers_learns_whose_command_it_is(tmp_path):
@@ -96,3 +97,45 @@ def test_a_port_that_there_is_not_is_one_sentence(monkeypatch, capsys, port):
     assert caught.value.code == 2
     said = f"hadar: --port takes a number from 0 to 65535, not {port}\n"
     assert capsys.readouterr().err == said
+
+
+PROGRAM = [sys.executable, "-m", "slurm_hadar.cli.main"]
+
+
+@pytest.mark.parametrize("words", [["policies"], ["policies", "--json"], ["--help"]])
+def test_a_full_disk_behind_the_output_is_one_sentence(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*PROGRAM, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    said = "hadar: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_closed_output_is_no_error(number):
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {number}>&-', "bash", *PROGRAM, "simulate", "jobs", "mixed_60",
+         "--policy", "fifo"], capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_keeps_a_file_from_being_written_is_named(tmp_path):
+    check_writable(None)
+    check_writable(tmp_path / "new")
+    with pytest.raises(UsageError, match=f"^{tmp_path} is a folder; name a file in it$"):
+        check_writable(tmp_path)
+    with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/gone$"):
+        check_writable(tmp_path / "gone" / "page")
+
+
+def test_a_file_in_a_folder_of_another_user_may_be_ones_own(tmp_path, monkeypatch):
+    """As /dev/stdout, where the folder is root's."""
+    mine = tmp_path / "mine"
+    mine.touch()
+    monkeypatch.setattr(os, "access", lambda path, how: path == mine)
+    check_writable(mine)
+    with pytest.raises(UsageError, match="this user may not"):
+        check_writable(tmp_path / "new")

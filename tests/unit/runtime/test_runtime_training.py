@@ -382,7 +382,7 @@ def test_asked_without_a_checkpoint_it_goes_on_and_says_so_once(tmp_path, monkey
     said: list[str] = []
     run, _, _ = attempt(None, log=said.append)
     assert run.samples == 3 * N
-    assert said == ["was asked to save and cannot; going on"]
+    assert said == ["was asked to save and cannot, as it has no path for a checkpoint; going on"]
     last = read_progress(tmp_path, "5", os.getuid())
     assert last is not None and last.ack is None and last.finished
 

@@ -290,3 +290,37 @@ def test_lines_to_paste_do_not_wrap(kind, width, monkeypatch):
     for one in (f"     {old}", f"       slurm.conf, {where}", f"     {toml}",
                 *(f"  {line['line']}   # {where}" for line in lines)):  # fmt: skip
         assert one in printed
+
+
+def in_words(result: dict, width: int) -> list[str]:
+    file = Terminal()
+    console(file, width=width).print(shown.text(result))
+    return file.getvalue().splitlines()
+
+
+def test_a_narrow_terminal_breaks_no_word(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns the names of policies were cut into pieces of five letters."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    result = tuned(place, "past")
+    wide, narrow = in_words(result, 200), in_words(result, 80)
+    words = {word for line in wide for word in line.split()}
+    assert {"recorded", "MAKESPAN", "FAIRNESS"} <= words
+    for line in narrow:
+        assert set(line.split()) <= words
+    assert max(len(line.rstrip()) for line in narrow[: narrow.index("Advice")]) <= 80
+
+
+def test_why_a_policy_has_no_figures_stands_below_the_table(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    result = tuned(place, "past")
+    none = [one for one in result["policies"] if one["policy"] != "as recorded"]
+    for one in none:
+        one["why_not"] = "out of time; take fewer jobs"
+    lines = in_words(result, 200)
+    (said,) = [line for line in lines if "out of time" in line]
+    assert said == f"  {', '.join(one['policy'] for one in none)}: out of time; take fewer jobs"
+    row = next(line for line in lines if line.startswith("  srtf "))
+    assert set(row.split()) == {"srtf", "–"}
+    assert said.strip() in shown.page(result)
