@@ -28,6 +28,9 @@ from slurm_hadar.domain.job import Job, JobState
 from slurm_hadar.domain.steering import Steering, decode
 from slurm_hadar.slurm.cluster import Cluster
 
+_LATE_TICKS = 3
+"""Within so many intervals a tick sees what Slurm made of the last update."""
+
 
 class Observer:
     """Reads one cluster, tick after tick."""
@@ -112,7 +115,8 @@ class Observer:
         open_entries = self._store.open_entries()
         if not steering_store.in_the_job(self._config):
             ours = repair.with_unsent(ours, managed, open_entries)
-        self.cut = steering_store.cut_lists(ours, managed, closed)
+        since_s = now - _LATE_TICKS * self._config.controller.interval_s
+        self.cut = steering_store.cut_lists(ours, managed, closed, since_s)
         ours |= self.cut
         busy = {entry.job for entry in open_entries}
         left = steering_store.without_foreign(ours, managed, self._config, busy, now)

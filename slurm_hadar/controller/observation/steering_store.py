@@ -131,17 +131,21 @@ def without_foreign(
 
 
 def cut_lists(
-    ours: Mapping[str, Steering], jobs: Mapping[str, Job], closed: Collection[str]
+    ours: Mapping[str, Steering],
+    jobs: Mapping[str, Job],
+    closed: Collection[str],
+    since_s: float = 0.0,
 ) -> dict[str, Steering]:
     """Of jobs whose lists Slurm cut at their submit or at our update, what is to be kept, so that
     the lists do not look as if their owners had changed them. ``closed``: partitions that are not
-    up."""
+    up. ``since_s``: what is missing after an older update of ours its owner took out."""
     found = {}
     for id_, job in jobs.items():
         known = ours.get(id_, _NOTHING)
         if not closed or job.state is not JobState.PENDING:
             continue
-        if any(_is_rest(job, text.split(","), closed) for text in _ours(known, "Partition")):
+        written = _ours(known, "Partition") if known.time >= since_s else ()
+        if any(_is_rest(job, text.split(","), closed) for text in written):
             wrote = {**known.wrote, "Partition": ",".join(job.partitions)}
             found[id_] = replace(known, wrote=wrote)
         elif _was_cut(job, known, closed):

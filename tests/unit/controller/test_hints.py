@@ -666,12 +666,13 @@ def test_a_list_that_slurm_cut_at_the_submit_is_not_its_owners():
         assert found["1"].foreign == ("Partition",)
 
 
-@pytest.mark.parametrize("key", ["wrote", "unsure"])
+@pytest.mark.parametrize("sure", [True, False])
 @pytest.mark.parametrize("typed", ["gpu", "k80,v100"])
-def test_a_list_that_slurm_cut_at_our_update_is_not_its_owners(key, typed):
+def test_a_list_that_slurm_cut_at_our_update_is_not_its_owners(sure, typed):
     """As where one was set to DRAIN while the job was moved there."""
-    listed = {key: {"Partition": "v100,k80"}}
-    known = {"1": Steering(time=NOW - 5, was={"Partition": typed}, **listed)}
+    listed = {"Partition": "v100,k80"}
+    steered = Steering(time=NOW - 5, was={"Partition": typed})
+    known = {"1": replace(steered, wrote=listed) if sure else replace(steered, unsure=listed)}
     cut = {"1": job(partitions=("k80",), restarts=1)}
     found = steering_store.cut_lists(known, cut, ("v100",))
     assert found["1"].was == {"Partition": typed}
@@ -682,6 +683,8 @@ def test_a_list_that_slurm_cut_at_our_update_is_not_its_owners(key, typed):
     for partitions, closed in ((("k80",), ()), (("v100", "k80"), ("v100",)), (("p",), ("v100",))):
         other = {"1": job(partitions=partitions, restarts=1)}
         assert not steering_store.cut_lists(known, other, closed)
+    # Of a list that stood for a while the owner took it.
+    assert not steering_store.cut_lists(known, cut, ("v100",), NOW - 4)
 
 
 def test_a_field_that_somebody_else_changed_is_his():
