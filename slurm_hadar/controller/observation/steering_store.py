@@ -139,11 +139,13 @@ def cut_lists(
     """Of jobs whose lists Slurm cut at their submit or at our update, what is to be kept, so that
     the lists do not look as if their owners had changed them. ``closed``: partitions that are not
     up. ``since_s``: what is missing after an older update of ours its owner took out."""
-    found = {}
+    found: dict[str, Steering] = {}
+    if not closed:
+        return found
     for id_, job in jobs.items():
-        known = ours.get(id_, _NOTHING)
-        if not closed or job.state is not JobState.PENDING:
+        if job.state is not JobState.PENDING:
             continue
+        known = ours.get(id_, _NOTHING)
         written = _ours(known, "Partition") if known.time >= since_s else ()
         if any(_is_rest(job, text.split(","), closed) for text in written):
             wrote = {**known.wrote, "Partition": ",".join(job.partitions)}
